@@ -1,0 +1,1 @@
+"""Chooses the PostgreSQL of the tests before Django reads its settings; loaded with `-p`."""
