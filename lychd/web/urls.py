@@ -1,0 +1,10 @@
+"""The URLs of the site: admin, health, metrics, API."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+]
