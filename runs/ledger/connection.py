@@ -1,0 +1,93 @@
+"""A psycopg connection that an async edge owns, and what to do when it is lost.
+
+A lost connection in mid-statement means *unknown*. Edges are idempotent by identity (run, seq, claim id, event id), so
+the road back to knowledge is to run the same statement again on a new connection and read what it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+import structlog
+
+from runs.backoff import delays
+from runs.errors import Unknown
+
+log = structlog.get_logger(__name__)
+
+RETRIED = ("40001", "40P01", "55P03")
+
+
+class LedgerConnection:
+    """One autocommit connection, opened at first use, opened anew when lost.
+
+    Not for concurrent use: its owner runs one statement or one transaction at a time.
+    """
+
+    def __init__(self, conninfo: str, name: str, *, lock_timeout_ms: int = 2000, patience: float = 15.0) -> None:
+        self._conninfo = conninfo
+        self._name = name
+        self._options = f"-c statement_timeout=30000 -c lock_timeout={lock_timeout_ms} -c jit=off -c timezone=UTC"
+        self._patience = patience
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+
+    async def _open(self) -> psycopg.AsyncConnection[Any]:
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = await psycopg.AsyncConnection.connect(
+                self._conninfo,
+                autocommit=True,
+                prepare_threshold=1,
+                options=self._options,
+                application_name=f"lychd ledger {self._name}",
+            )
+            self._connection = connection
+        return connection
+
+    async def fetch(self, sql: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Run one statement in its own transaction and return its rows.
+
+        Raises:
+            Unknown: the connection was lost and stayed lost for the whole patience.
+            psycopg.Error: what the database says of the statement itself.
+        """
+
+        async def once(connection: psycopg.AsyncConnection[Any]) -> list[tuple[Any, ...]]:
+            cursor = await connection.execute(sql, params, prepare=True)
+            return await cursor.fetchall() if cursor.description else []
+
+        return await self._again_when_lost(once)
+
+    async def transaction[T](self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]]) -> T:
+        """Run `work` in one transaction; it is run again from the start when the connection is lost or it deadlocks."""
+
+        async def once(connection: psycopg.AsyncConnection[Any]) -> T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self._again_when_lost(once)
+
+    async def _again_when_lost[T](self, once: Callable[[psycopg.AsyncConnection[Any]], Awaitable[T]]) -> T:
+        deadline = asyncio.get_running_loop().time() + self._patience
+        for delay in delays(first=0.02, cap=1.0):
+            try:
+                return await once(await self._open())
+            except psycopg.OperationalError as error:
+                # The server's own verdict on the statement arrives with a SQLSTATE and a living connection.
+                alive = self._connection is not None and not self._connection.closed
+                if alive and error.sqlstate not in RETRIED:
+                    raise
+                if asyncio.get_running_loop().time() + delay > deadline:
+                    raise Unknown(f"The database did not answer for {self._patience:.0f} s.") from error
+                log.warning("ledger.retrying", connection=self._name, error=str(error).splitlines()[0])
+                await asyncio.sleep(delay)
+        raise Unknown
+
+    async def close(self) -> None:
+        """Close the connection if it is open."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
