@@ -1,0 +1,28 @@
+"""How a Pattern is written: all that an author imports."""
+
+from __future__ import annotations
+
+from runs.errors import PatternError
+from runs.patterns.context import Context, RunInfo
+from runs.patterns.manifest import Manifest
+from runs.patterns.outcomes import Finish, Goto, Outcome, UndeclaredOutcome, Wait
+from runs.patterns.pattern import AnyPattern, Pattern
+from runs.patterns.registry import PatternRegistry, discover
+from runs.patterns.retry import RetryPolicy
+
+__all__ = [
+    "AnyPattern",
+    "Context",
+    "Finish",
+    "Goto",
+    "Manifest",
+    "Outcome",
+    "Pattern",
+    "PatternError",
+    "PatternRegistry",
+    "RetryPolicy",
+    "RunInfo",
+    "UndeclaredOutcome",
+    "Wait",
+    "discover",
+]
