@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -24,6 +24,7 @@ HARD_LIMIT = 64 * 1024 * 1024
 _PARSE_DEPTH = MAX_DEPTH + 8
 _MOST_ERRORS = 20
 _MOST_ESCAPED = 100_000
+_SMALL = 2**63
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 type _Place = tuple[_Place | None, str | int]
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
@@ -201,7 +202,7 @@ def _is_plain(value: Any, most: int, depth: int = MAX_DEPTH) -> bool:
     Level by level and without a call per part: this runs on the event loop for every payload.
     """
     level: list[Any] = [value]
-    for _ in range(depth + 1):
+    for _ in range(depth):
         deeper: list[Any] = []
         for part in level:
             kind = type(part)
@@ -220,38 +221,55 @@ def _is_plain(value: Any, most: int, depth: int = MAX_DEPTH) -> bool:
             return True
         most -= len(deeper)
         level = deeper
-    return False
+    return all(type(part) in _SCALARS for part in level)
 
 
 def _problems(value: Any, what: str, most: int) -> list[dict[str, Any]]:
     """Every place that cannot be stored, at most `_MOST_ERRORS`; raises TooLarge when parts outnumber the bytes."""
     errors: list[dict[str, Any]] = []
-    stack: list[tuple[_Place | None, Any]] = [(None, value)]
+    walks: list[tuple[_Place | None, Iterator[tuple[Any, Any]]]] = [(None, iter([(None, value)]))]
     seen = 0
-    while stack and len(errors) < _MOST_ERRORS:
-        place, part = stack.pop()
-        seen += 1
-        if seen > most:
-            raise _too_large(what, None, most)
-        if isinstance(part, dict | list | tuple):
-            path = _path(place)
-            if len(path) >= MAX_DEPTH:
-                # A cycle ends here as well, so nothing below is worth a look.
-                return [_problem(pointer(path[:20]), f"is nested deeper than {MAX_DEPTH} levels", "too_deep")]
-        if isinstance(part, dict):
-            for key in part:
-                found = _text_problem(key) if isinstance(key, str) else ("has a key that is not text", "key")
-                if found:
-                    detail = found[0].replace("holds", "has a key that holds", 1)
-                    errors.append(_problem(pointer(_path(place)), detail, found[1]))
-            stack.extend(((place, key), inner) for key, inner in reversed(part.items()) if isinstance(key, str))
-        elif isinstance(part, list | tuple):
-            stack.extend(((place, index), part[index]) for index in range(len(part) - 1, -1, -1))
-        else:
+    while walks and len(errors) < _MOST_ERRORS:
+        above, walk = walks[-1]
+        for key, part in walk:
+            seen += 1
+            kind = type(part)
+            if (
+                part is None
+                or (kind is int and -_SMALL < part < _SMALL)
+                or (kind is str and part.isascii() and "\0" not in part)
+            ):
+                continue
+            place = None if len(walks) == 1 else (above, key)
+            if isinstance(part, dict | list | tuple):
+                if len(walks) > MAX_DEPTH:
+                    # A cycle ends here as well, so nothing below is worth a look.
+                    detail = f"is nested deeper than {MAX_DEPTH} levels"
+                    return [_problem(pointer(_path(place)[:20]), detail, "too_deep")]
+                if isinstance(part, dict):
+                    errors.extend(_problem(pointer(_path(place)), *found) for found in _key_problems(part))
+                walks.append((place, iter(part.items() if isinstance(part, dict) else enumerate(part))))
+                break
             found = _scalar_problem(part)
             if found:
                 errors.append(_problem(pointer(_path(place)), *found))
+                if len(errors) >= _MOST_ERRORS:
+                    break
+        else:
+            walks.pop()
+        if seen > most:
+            raise _too_large(what, None, most)
     return errors[:_MOST_ERRORS]
+
+
+def _key_problems(part: dict[Any, Any]) -> Iterator[tuple[str, str]]:
+    for key in part:
+        if not isinstance(key, str):
+            yield "has a key that is not text", "key"
+        elif not key.isascii() or "\0" in key:
+            found = _text_problem(key)
+            if found:
+                yield f"has a key that {found[0]}", found[1]
 
 
 def _path(place: _Place | None) -> list[str | int]:
