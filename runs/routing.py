@@ -15,6 +15,30 @@ LOWEST, HIGHEST = 0, 100
 QUEUES = ("runs", "rites")
 
 
+def check_priority(priority: Any) -> int:
+    """The priority, if it is a whole number from 0 to 100 (ADM-40).
+
+    Raises:
+        Invalid: it is not; True and False are no numbers here.
+    """
+    if isinstance(priority, bool) or not isinstance(priority, int) or not LOWEST <= priority <= HIGHEST:
+        # Neither a huge number nor somebody's object is written out.
+        shown = (
+            str(priority) if isinstance(priority, int) and abs(priority) < 10**12 else f"a {type(priority).__name__}"
+        )
+        detail = f"must be a whole number from {LOWEST} to {HIGHEST}"
+        raise Invalid(
+            f"The priority {detail}, not {shown}.",
+            errors=[{"pointer": "/priority", "detail": detail, "code": "priority_out_of_range"}],
+        )
+    return priority
+
+
+def wire_priority(priority: int) -> int:
+    """What the broker sorts by, lowest first: 100 minus the priority. Only for the enqueue edge (ADM-41)."""
+    return HIGHEST - check_priority(priority)
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """The lane and the priority (0 to 100, higher first) of one Run."""
@@ -96,27 +120,6 @@ class Router:
             if rule is not None:
                 return Route(rule.queue, rule.priority if priority is None else check_priority(priority))
         raise AssertionError("the default rule was proved at construction")
-
-
-def check_priority(priority: Any) -> int:
-    """The priority, if it is a whole number from 0 to 100 (ADM-40).
-
-    Raises:
-        Invalid: it is not; True and False are no numbers here.
-    """
-    if isinstance(priority, bool) or not isinstance(priority, int) or not LOWEST <= priority <= HIGHEST:
-        shown = repr(priority)[:40] if not isinstance(priority, int) or abs(priority) < 10**12 else "a number"
-        detail = f"must be a whole number from {LOWEST} to {HIGHEST}"
-        raise Invalid(
-            f"The priority {detail}, not {shown}.",
-            errors=[{"pointer": "/priority", "detail": detail, "code": "priority_out_of_range"}],
-        )
-    return priority
-
-
-def wire_priority(priority: int) -> int:
-    """What the broker sorts by, lowest first: 100 minus the priority. Only for the enqueue edge (ADM-41)."""
-    return HIGHEST - check_priority(priority)
 
 
 def rules_from(entries: Iterable[Mapping[str, Any]]) -> tuple[Rule, ...]:
