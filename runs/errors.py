@@ -6,15 +6,15 @@ The docstring of a class is its default message. Nothing here imports anything o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 
 class LychdError(Exception):
     """Something went wrong in LychD."""
 
-    code: ClassVar[str] = "internal"
-    title: ClassVar[str] = "Internal error"
-    status: ClassVar[int] = 500
+    code: str = "internal"
+    title: str = "Internal error"
+    status: int = 500
 
     def __init__(self, detail: str | None = None, **facts: Any) -> None:
         self.detail = detail or (type(self).__doc__ or "").strip().splitlines()[0]
@@ -142,6 +142,11 @@ class NodeFailed(LychdError):
     """A node of the Run failed; `code` of the instance says why."""
 
     code, title = "node_failed", "Node failed"
+
+    def __init__(self, detail: str | None = None, *, code: str | None = None, **facts: Any) -> None:
+        super().__init__(detail, **facts)
+        if code is not None:
+            self.code = code
 
 
 class EvidenceFailed(LychdError):

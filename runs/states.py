@@ -84,7 +84,9 @@ EDGES: dict[str, Edge] = {
 }
 
 # What the generic status writer may do (1.1 of the contracts): everything else has an edge of its own.
-GENERIC: frozenset[tuple[RunStatus, RunStatus]] = frozenset({(S.RUNNING, S.AWAITING_HARDWARE), (S.AWAITING_HARDWARE, S.RUNNING)})
+GENERIC: frozenset[tuple[RunStatus, RunStatus]] = frozenset(
+    {(S.RUNNING, S.AWAITING_HARDWARE), (S.AWAITING_HARDWARE, S.RUNNING)}
+)
 
 WORDS: dict[RunStatus, str] = {
     S.QUEUED: "queued",

@@ -160,9 +160,7 @@ update runs_session set last_run_id = %(run)s::uuid, updated_at = now() where id
 """
 
 
-def admit_in_session(
-    request: Admission, *, fence: bool
-) -> Script[Won[Any] | Lost | Fenced | ForeignSession]:
+def admit_in_session(request: Admission, *, fence: bool) -> Script[Won[Any] | Lost | Fenced | ForeignSession]:
     """Admit a Run of a session: get or create the session, and with `fence` refuse a second unfinished Run (ADM-30).
 
     The session row is locked from the first statement to the commit, so two submissions to one session take turns.

@@ -54,11 +54,16 @@ returning l.ord
 
 
 def _judge_release(request: Release, now: Standing | None) -> Outcome[None] | None:
-    if now is not None and now.enqueue_seq == request.seq and now.delivery in {
-        DeliveryState.PENDING,
-        DeliveryState.PUBLISHED,
-        DeliveryState.CLAIMED,
-    }:
+    if (
+        now is not None
+        and now.enqueue_seq == request.seq
+        and now.delivery
+        in {
+            DeliveryState.PENDING,
+            DeliveryState.PUBLISHED,
+            DeliveryState.CLAIMED,
+        }
+    ):
         return Won(None, again=True)
     reason = reason_not_queued(request.seq, now)
     return Lost(reason, now) if reason is not None else None

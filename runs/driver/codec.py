@@ -1,0 +1,45 @@
+"""The form of a checkpoint: a list of snapshots, of which the first resumable one says where a Run returns (1.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from runs import payloads
+
+CREATED = "created"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumable:
+    """The boundary from which a Run may return: a node about to be entered, its visit, the state before it."""
+
+    node: str
+    visit: int
+    state: Any
+    wait: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A checkpoint that already carries the end: the Run only has to be settled with it."""
+
+    output: Any
+
+
+def before_node(run_id: str, node: str, visit: int, hop: int, state_json: str) -> str:
+    """The snapshot list, as JSON text, of a Run about to enter `node`. `state_json` is checked JSON text."""
+    head = payloads.canonical(
+        [{"hop": hop, "id": f"{run_id}:{visit}", "kind": "node", "node": node, "status": CREATED, "visit": visit}]
+    )
+    return f'{head[:-2]},"state":{state_json}}}]'
+
+
+def resumable(snapshots: list[dict[str, Any]]) -> Resumable | Ended | None:
+    """What the checkpoint says to do next; None when it says nothing that can be done."""
+    for snapshot in snapshots:
+        if snapshot.get("kind") == "end":
+            return Ended(snapshot.get("result"))
+        if snapshot.get("kind") == "node" and snapshot.get("status") == CREATED:
+            return Resumable(snapshot["node"], snapshot["visit"], snapshot["state"], snapshot.get("wait"))
+    return None

@@ -1,0 +1,51 @@
+"""Worker threads for blocking node code. A thread cannot be stopped from outside, so it is always waited for (ruling 17)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from runs.shielding import finish
+
+
+class Threads:
+    """The pool of one Vessel. `live` counts calls whose thread has not returned: a stop is proved only at zero."""
+
+    def __init__(self, size: int) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=size, thread_name_prefix="node")
+        self.live = 0
+
+    async def run[*Ts, R](self, cancel: Callable[[], None], fn: Callable[[*Ts], R], *args: *Ts) -> R:
+        """Call `fn` in a thread.
+
+        Cancellation: `cancel` is called, the thread is waited for to its end, then the cancellation goes on.
+        """
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        self.live += 1
+        future = loop.run_in_executor(self._pool, lambda: context.run(fn, *args))
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if future.cancelled():
+                raise
+            cancel()
+            if not future.done():
+                await asyncio.wait({asyncio.ensure_future(_ended(future))})
+            raise
+        finally:
+            self.live -= 1
+        return future.result()
+
+    def close(self) -> None:
+        """Take no more work; threads that still run are not waited for here, `live` says whether there are any."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def _ended[R](future: asyncio.Future[R]) -> None:
+    try:
+        await finish(future)
+    except Exception:  # noqa: BLE001, S110 - the cancellation is already on its way, the thread's own error comes too late
+        return

@@ -1,0 +1,441 @@
+"""Every SELECT that an edge or a relay needs, on a small pool of its own. Rows out, never a write.
+
+All list queries are keyset-paged and begin with the tenant; what belongs to another tenant does not exist.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from psycopg_pool import AsyncConnectionPool
+
+POOL_SIZE = 4
+
+
+class Reads:
+    """A pool of autocommit connections for reading.
+
+    Args:
+        conninfo: where to read.
+        size: most connections.
+    """
+
+    def __init__(self, conninfo: str, size: int = POOL_SIZE) -> None:
+        self._pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
+            conninfo,
+            min_size=1,
+            max_size=size,
+            open=False,
+            timeout=10,
+            kwargs={
+                "autocommit": True,
+                "prepare_threshold": 1,
+                "application_name": "lychd reads",
+                "options": "-c statement_timeout=15000 -c jit=off -c timezone=UTC",
+            },
+        )
+
+    async def open(self) -> None:
+        """Connect; raises when the database cannot be reached in 10 s."""
+        await self._pool.open(wait=True, timeout=10)
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def fetch_all(self, sql: str, params: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        async with self._pool.connection() as connection:
+            cursor = await connection.execute(sql, params or {})
+            return await cursor.fetchall()
+
+    async def fetch_one(self, sql: str, params: dict[str, Any] | None = None) -> tuple[Any, ...] | None:
+        """The first row of a query, or None."""
+        rows = await self.fetch_all(sql, params)
+        return rows[0] if rows else None
+
+
+def rfc3339(moment: datetime | None) -> str | None:
+    """RFC 3339 in UTC, microseconds, `Z`."""
+    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+_RUN = """
+    r.id, r.tenant, r.pattern_key, r.pattern_revision, r.pattern_digest, r.status, r.source, r.priority, r.queue_name,
+    r.session_id, r.sigil_name, r.error_code, r.error_message, r.error_node, r.wait_kind, r.wait_owner, r.wait_since,
+    r.enqueue_seq, r.created_at, r.updated_at, r.started_at, r.finished_at, r.quarantined_at, r.quarantine_reason,
+    r.ancestor_id, r.input::text, r.output::text
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One Run as readers may see it. `input_json` and `output_json` are JSON text."""
+
+    id: uuid.UUID
+    tenant: str
+    pattern_key: str
+    pattern_revision: str
+    pattern_digest: str
+    status: str
+    source: str
+    priority: int
+    queue: str
+    session_id: uuid.UUID | None
+    sigil: str
+    error_code: str | None
+    error_message: str | None
+    error_node: str | None
+    wait_kind: str | None
+    wait_owner: uuid.UUID | None
+    wait_since: datetime | None
+    hop: int
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    quarantined_at: datetime | None
+    quarantine_reason: str | None
+    ancestor_id: uuid.UUID | None
+    input_json: str
+    output_json: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The Run of the interface."""
+        return {
+            "id": str(self.id),
+            "pattern": {"key": self.pattern_key, "revision": self.pattern_revision, "digest": self.pattern_digest},
+            "status": self.status,
+            "source": self.source,
+            "priority": self.priority,
+            "queue": self.queue,
+            "session": str(self.session_id) if self.session_id else None,
+            "sigil": self.sigil,
+            "tenant": self.tenant,
+            "input": json.loads(self.input_json),
+            "output": json.loads(self.output_json) if self.output_json is not None else None,
+            "error": (
+                {"code": self.error_code, "message": self.error_message, "node": self.error_node}
+                if self.error_code is not None
+                else None
+            ),
+            "wait": (
+                {"kind": self.wait_kind, "owner": str(self.wait_owner), "since": rfc3339(self.wait_since)}
+                if self.wait_kind is not None
+                else None
+            ),
+            "hop": self.hop,
+            "ancestor": str(self.ancestor_id) if self.ancestor_id else None,
+            "quarantine": (
+                {"since": rfc3339(self.quarantined_at), "reason": self.quarantine_reason}
+                if self.quarantined_at is not None
+                else None
+            ),
+            "created_at": rfc3339(self.created_at),
+            "updated_at": rfc3339(self.updated_at),
+            "started_at": rfc3339(self.started_at),
+            "finished_at": rfc3339(self.finished_at),
+        }
+
+    def change(self) -> dict[str, Any]:
+        """What the feed of all Runs says of it: no payloads."""
+        return {
+            "id": str(self.id),
+            "pattern": {"key": self.pattern_key, "revision": self.pattern_revision},
+            "status": self.status,
+            "source": self.source,
+            "hop": self.hop,
+            "created_at": rfc3339(self.created_at),
+            "updated_at": rfc3339(self.updated_at),
+            "finished_at": rfc3339(self.finished_at),
+        }
+
+
+async def run(reads: Reads, run_id: uuid.UUID, tenant: str | None = None) -> RunRow | None:
+    """One Run; None when there is none, or it belongs to another tenant."""
+    found = await reads.fetch_one(
+        f"select {_RUN} from runs_run r where r.id = %(id)s::uuid and (%(tenant)s::text is null or r.tenant = %(tenant)s)",  # noqa: S608 - a constant list of columns
+        {"id": str(run_id), "tenant": tenant},
+    )
+    return RunRow(*found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which Runs a list shows; None shows all."""
+
+    status: str | None = None
+    pattern: str | None = None
+    session: uuid.UUID | None = None
+    source: str | None = None
+
+
+async def runs(
+    reads: Reads, tenant: str, where: RunFilter, *, before: tuple[datetime, uuid.UUID] | None, limit: int
+) -> list[RunRow]:
+    """Runs of a tenant, newest first, `before` a (created_at, id) key."""
+    clauses = ["r.tenant = %(tenant)s::text"]
+    params: dict[str, Any] = {"tenant": tenant, "limit": limit}
+    for column, name, cast, value in (
+        ("status", "status", "text", where.status),
+        ("pattern_key", "pattern", "text", where.pattern),
+        ("session_id", "session", "uuid", str(where.session) if where.session else None),
+        ("source", "source", "text", where.source),
+    ):
+        if value is not None:
+            clauses.append(f"r.{column} = %({name})s::{cast}")
+            params[name] = value
+    if before is not None:
+        clauses.append("(r.created_at, r.id) < (%(at)s::timestamptz, %(id)s::uuid)")
+        params |= {"at": before[0], "id": str(before[1])}
+    rows = await reads.fetch_all(
+        f"select {_RUN} from runs_run r where {' and '.join(clauses)} "  # noqa: S608 - constants only
+        "order by r.created_at desc, r.id desc limit %(limit)s::int",
+        params,
+    )
+    return [RunRow(*found) for found in rows]
+
+
+async def changes(reads: Reads, tenant: str, *, after: tuple[datetime, uuid.UUID] | None, limit: int) -> list[RunRow]:
+    """Runs of a tenant in the order of their last change, after a (updated_at, id) key."""
+    params: dict[str, Any] = {"tenant": tenant, "limit": limit}
+    clause = ""
+    if after is not None:
+        clause = "and (r.updated_at, r.id) > (%(at)s::timestamptz, %(id)s::uuid)"
+        params |= {"at": after[0], "id": str(after[1])}
+    rows = await reads.fetch_all(
+        f"select {_RUN} from runs_run r where r.tenant = %(tenant)s::text {clause} "  # noqa: S608 - constants only
+        "order by r.updated_at, r.id limit %(limit)s::int",
+        params,
+    )
+    return [RunRow(*found) for found in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """One Step."""
+
+    id: uuid.UUID
+    seq: int
+    epoch: str
+    kind: str
+    node: str | None
+    data: Any
+    meta: Any
+    at: datetime
+    tokens_before: int
+
+    def to_json(self, run_id: uuid.UUID) -> dict[str, Any]:
+        """The Step of the interface, the same shape as a live event."""
+        return {
+            "run": str(run_id),
+            "seq": self.seq,
+            "cursor": f"{self.epoch}-{self.seq}",
+            "kind": self.kind,
+            "node": self.node,
+            "data": self.data,
+            "meta": self.meta,
+            "at": rfc3339(self.at),
+        }
+
+
+async def steps(reads: Reads, run_id: uuid.UUID, *, after: int, limit: int) -> list[StoredStep]:
+    """Steps of a Run with a greater seq, in order."""
+    rows = await reads.fetch_all(
+        "select s.id, s.seq, s.epoch, s.kind, s.node, s.data::text, s.meta::text, s.at, s.tokens_before "
+        "from runs_step s where s.run_id = %(run)s::uuid and s.seq > %(after)s::int "
+        "order by s.seq limit %(limit)s::int",
+        {"run": str(run_id), "after": after, "limit": limit},
+    )
+    return [
+        StoredStep(
+            found[0], found[1], found[2], found[3], found[4], json.loads(found[5]), json.loads(found[6]), *found[7:]
+        )
+        for found in rows
+    ]
+
+
+def gaps(after: int, found: list[StoredStep], previous_epoch: str | None = None) -> list[list[int]]:
+    """The ranges of missing seqs that unstored tokens do not explain (ruling 33), as [from, to] pairs.
+
+    `tokens_before` counts the tokens emitted since the last stored event of the same epoch.
+    """
+    missing: list[list[int]] = []
+    expected, epoch = after + 1, previous_epoch
+    for step in found:
+        begins_epoch = epoch is not None and step.epoch != epoch
+        between = step.seq - expected - step.tokens_before
+        if between > 0 and not begins_epoch:
+            missing.append([expected, expected + between - 1])
+        expected, epoch = step.seq + 1, step.epoch
+    return missing
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalRow:
+    """What is stored of a Run's end."""
+
+    status: str
+    next_seq: int
+    step_status: str | None
+
+
+async def terminal(reads: Reads, run_id: uuid.UUID) -> TerminalRow | None:
+    """Status, next free seq, and the status that the stored terminal Step tells, if there is one."""
+    found = await reads.fetch_one(
+        """
+        select r.status,
+               coalesce((select max(s.seq) + 1 from runs_step s where s.run_id = r.id), 0),
+               (select s.data->>'status' from runs_step s where s.run_id = r.id and s.kind = 'done')
+        from runs_run r where r.id = %(run)s::uuid
+        """,
+        {"run": str(run_id)},
+    )
+    return TerminalRow(*found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """An earlier admission under the same id, and its current delivery."""
+
+    tenant: str
+    request_digest: str
+    status: str
+    seq: int
+    queue: str
+    priority: int
+    delivery: str | None
+    session_id: uuid.UUID | None
+    next_step: int
+    pruned: bool
+
+
+async def prior(reads: Reads, run_id: uuid.UUID) -> Prior | None:
+    """What is known under this id: a Run, else the tombstone of one, else None."""
+    found = await reads.fetch_one(
+        """
+        select r.tenant, r.request_digest, r.status, r.enqueue_seq, r.queue_name, r.priority, d.state, r.session_id,
+               coalesce((select max(s.seq) + 1 from runs_step s where s.run_id = r.id), 0), false
+        from runs_run r
+        left join runs_rundelivery d on d.run_id = r.id and d.enqueue_seq = r.enqueue_seq
+        where r.id = %(run)s::uuid
+        union all
+        select t.tenant, t.request_digest, t.status, 0, '', 0, null, null, 0, true
+        from runs_runtombstone t where t.id = %(run)s::uuid
+        """,
+        {"run": str(run_id)},
+    )
+    return Prior(*found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRow:
+    """One recorded step of an activation."""
+
+    name: str
+    occurrence: int
+    args_digest: str
+    result: Any
+
+
+async def journal(reads: Reads, run_id: uuid.UUID, visit: int) -> list[JournalRow]:
+    """What was recorded for one activation of a node."""
+    rows = await reads.fetch_all(
+        "select j.name, j.occurrence, j.args_digest, j.result::text from runs_journalentry j "
+        "where j.run_id = %(run)s::uuid and j.visit = %(visit)s::int",
+        {"run": str(run_id), "visit": visit},
+    )
+    return [JournalRow(found[0], found[1], found[2], json.loads(found[3])) for found in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRow:
+    """A QUEUED Run and its exact delivery, as a relay sees it; `state` None means that the delivery is missing."""
+
+    run_id: uuid.UUID
+    seq: int
+    queue: str
+    priority: int
+    updated_at: datetime
+    state: str | None
+    delivery_queue: str | None
+    delivery_priority: int | None
+
+
+async def queued_page(
+    reads: Reads, *, after: tuple[datetime, uuid.UUID] | None, limit: int, settle_seconds: float
+) -> list[QueuedRow]:
+    """A page of QUEUED Runs of this road in the order (updated_at, id), left out those that changed just now.
+
+    It starts from Runs, so that a missing delivery shows up (REC-22); quarantined Runs are out (ruling 15).
+    """
+    params: dict[str, Any] = {"limit": limit, "age": settle_seconds}
+    clause = ""
+    if after is not None:
+        clause = "and (r.updated_at, r.id) > (%(at)s::timestamptz, %(id)s::uuid)"
+        params |= {"at": after[0], "id": str(after[1])}
+    rows = await reads.fetch_all(
+        f"""
+        select r.id, r.enqueue_seq, r.queue_name, r.priority, r.updated_at, d.state, d.queue_name, d.priority
+        from runs_run r
+        left join runs_rundelivery d on d.run_id = r.id and d.enqueue_seq = r.enqueue_seq
+        where r.status = 'queued' and r.road = 'vessel' and r.quarantined_at is null
+          and r.updated_at < now() - make_interval(secs => %(age)s::float8) {clause}
+        order by r.updated_at, r.id
+        limit %(limit)s::int
+        """,  # noqa: S608 - constants only
+        params,
+    )
+    return [QueuedRow(*found) for found in rows]
+
+
+async def live_counts(reads: Reads, *, cap: int) -> tuple[int, dict[str, int]]:
+    """How many Runs are queued (counted up to `cap`), and how many are unfinished for each tenant."""
+    queued = await reads.fetch_one(
+        "select count(*) from (select 1 from runs_run where status = 'queued' limit %(cap)s::int) q", {"cap": cap}
+    )
+    rows = await reads.fetch_all(
+        "select tenant, count(*) from runs_run where status not in ('done', 'failed', 'cancelled') group by tenant"
+    )
+    return (queued[0] if queued else 0), {tenant: count for tenant, count in rows}
+
+
+async def session(reads: Reads, session_id: uuid.UUID, tenant: str) -> dict[str, Any] | None:
+    """A session with its newest 200 turns and their Runs; None when there is none in the tenant."""
+    found = await reads.fetch_one(
+        "select s.id, s.channel, s.title, s.sigil_name, s.last_run_id, s.created_at, s.updated_at "
+        "from runs_session s where s.id = %(id)s::uuid and s.tenant = %(tenant)s::text",
+        {"id": str(session_id), "tenant": tenant},
+    )
+    if found is None:
+        return None
+    turns = await reads.fetch_all(
+        """
+        select t.run_id, r.status, t.request::text, t.reply::text, t.created_at
+        from runs_sessionturn t join runs_run r on r.id = t.run_id
+        where t.session_id = %(id)s::uuid order by t.id desc limit 200
+        """,
+        {"id": str(session_id)},
+    )
+    return {
+        "id": str(found[0]),
+        "channel": found[1],
+        "title": found[2],
+        "sigil": found[3],
+        "last_run": str(found[4]) if found[4] else None,
+        "turns": [
+            {
+                "run": str(turn[0]),
+                "status": turn[1],
+                "request": json.loads(turn[2]),
+                "reply": json.loads(turn[3]) if turn[3] is not None else None,
+                "at": rfc3339(turn[4]),
+            }
+            for turn in reversed(turns)
+        ],
+        "created_at": rfc3339(found[5]),
+        "updated_at": rfc3339(found[6]),
+    }
