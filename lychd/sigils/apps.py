@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+from django.core import checks
+from django.db.models.signals import post_migrate
 
 
 class SigilsConfig(AppConfig):
@@ -10,3 +12,13 @@ class SigilsConfig(AppConfig):
     label = "sigils"
     verbose_name = "People and Sigils"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the checks and what follows a migration."""
+        from lychd.sigils.checks import check_session_engine
+        from lychd.sigils.groups import make_standard_groups
+
+        checks.register(check_session_engine)
+        # The signal comes once an app, after each app's permissions were made; the last one has seen them all.
+        last = list(apps.get_app_configs())[-1]
+        post_migrate.connect(make_standard_groups, sender=last, dispatch_uid="sigils.standard_groups")

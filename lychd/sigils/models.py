@@ -63,3 +63,18 @@ class Sigil(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.tenant})"
+
+
+class StandardGrant(models.Model):
+    """That a standard group got a permission once: what an administrator took away is never given again."""
+
+    group = models.CharField(max_length=150)
+    permission = models.CharField(max_length=200, help_text="app_label.codename; empty for the group itself")
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["group", "permission"], name="sigils_standardgrant_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.group}: {self.permission or 'made'}"
