@@ -1,0 +1,1 @@
+"""The broker: SAQ behind a facade. The only place that imports saq."""
