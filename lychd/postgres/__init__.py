@@ -1,0 +1,1 @@
+"""PostgreSQL as the product meets it: the URL, the embedded server, the connection budget. Knows no table."""
