@@ -19,6 +19,6 @@ class SigilsConfig(AppConfig):
         from lychd.sigils.groups import make_standard_groups
 
         checks.register(check_session_engine)
-        # The signal comes once an app, after each app's permissions were made; the last one has seen them all.
-        last = list(apps.get_app_configs())[-1]
+        # The signal comes once for each app with models, when its permissions are made; the last has seen them all.
+        last = [app for app in apps.get_app_configs() if app.models_module is not None][-1]
         post_migrate.connect(make_standard_groups, sender=last, dispatch_uid="sigils.standard_groups")

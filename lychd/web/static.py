@@ -7,6 +7,7 @@ for each file. Here a file is read in one piece outside the loop. Files are foun
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from whitenoise.middleware import WhiteNoiseMiddleware
@@ -16,11 +17,19 @@ from lychd.web.request_ids import Receive, Scope, Send
 _DROPPED = frozenset({"access-control-allow-origin"})  # our files are for our pages
 
 
+class _Files(WhiteNoiseMiddleware):
+    """The known files; a folder of collected files need not exist."""
+
+    def add_files(self, root: Any, prefix: str | None = None) -> None:
+        if Path(root).is_dir():
+            super().add_files(root, prefix=prefix)
+
+
 class StaticFiles:
     """An application that answers for static files and leaves everything else alone."""
 
     def __init__(self) -> None:
-        self._known: Any = WhiteNoiseMiddleware(_nobody)
+        self._known: Any = _Files(_nobody)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> bool:  # noqa: ARG002 ASGI's signature
         """Answer when the path is a static file.
