@@ -55,6 +55,10 @@ class Listener:
                     self._on_abort()
             raise psycopg.OperationalError("the connection stopped listening")
         finally:
-            # A connection that listens is of no use to anybody else.
-            await conn.close()
-            await self._pool.putconn(conn)
+            try:
+                # Given back deaf: whoever gets it next does not want to hear.
+                await conn.execute("UNLISTEN *")
+            except LOST:
+                await conn.close()
+            finally:
+                await self._pool.putconn(conn)

@@ -117,7 +117,7 @@ class Line:
                 await self._open()
 
     async def close(self) -> None:
-        """Give the connection back, closed."""
+        """Give the connection back; the next statement would take another."""
         async with self._lock:
             await self._drop()
 
@@ -129,5 +129,4 @@ class Line:
     async def _drop(self) -> None:
         conn, self._conn, self._cursor = self._conn, None, None
         if conn is not None:
-            await conn.close()
             await self._pool.putconn(conn)

@@ -20,7 +20,7 @@ from saq.queue.postgres import ENQUEUE
 from runs.broker.jobs import Hop, JobStatus, payload, require_queue
 from runs.broker.pools import LOST, Line, publication_pool
 from runs.broker.tables import ensure_tables
-from runs.errors import Unknown
+from runs.errors import Degraded, Unknown
 from runs.routing import QUEUES
 from runs.seams import seam
 
@@ -63,9 +63,11 @@ class Enqueued:
     queue: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Call:
     hop: Hop
+    priority: int
+    job: bytes
     future: asyncio.Future[Enqueued]
     sent: bool = False
 
@@ -119,6 +121,7 @@ class Publisher:
 
         Raises:
             MissingQueue: there is no such lane.
+            Invalid: the priority is out of range.
             TimeoutError: it was not sent in time (ADM-17); nothing was published.
             Unknown: it was sent and no answer came; probe the key before acting.
             psycopg.Error, PoolTimeout: refused or not reachable; nothing was published.
@@ -129,7 +132,7 @@ class Publisher:
         require_queue(queue_name, self.queues)
         if self._closed:
             raise RuntimeError("the publisher is closed")
-        call = _Call(hop, asyncio.get_running_loop().create_future())
+        call = _Call(hop, *payload(hop), asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._sender is None:
             self._sender = asyncio.create_task(self._send_all(), name="lychd.publisher")
@@ -165,6 +168,8 @@ class Publisher:
                     await self._send(batch)
         finally:
             self._sender = None
+            if self._closed:
+                self._fail(self._waiting, Degraded("The publisher was closed before this hop was sent."))
 
     def _next_batch(self) -> list[_Call]:
         # Two calls for one key must not both hear that they enqueued it: the second waits for the next statement.
@@ -179,52 +184,59 @@ class Publisher:
         return list(batch.values())
 
     async def _send(self, batch: list[_Call]) -> None:
-        jobs = [payload(call.hop) for call in batch]
         try:
             async with asyncio.timeout(self._within):
                 await self._line.ready()
+                batch[:] = [call for call in batch if not call.future.done()]
                 for call in batch:
                     call.sent = True
+                if not batch:
+                    return
                 await seam("broker.publish")
                 rows = await self._line.run(
                     INSERT,
                     {
                         "keys": [call.hop.key for call in batch],
-                        "jobs": [job for _, job in jobs],
+                        "jobs": [call.job for call in batch],
                         "queues": [call.hop.queue for call in batch],
-                        "priorities": [priority for priority, _ in jobs],
+                        "priorities": [call.priority for call in batch],
                         "word": ENQUEUE,
                     },
                 )
                 await self._answer(batch, rows)
         except LOST as error:
-            self._fail(batch, error, unknown=batch[0].sent and self._line.lost)
+            self._fail(batch, error, unknown=self._line.lost and any(call.sent for call in batch))
         except TimeoutError as error:
-            self._fail(batch, error, unknown=batch[0].sent)
+            self._fail(batch, error, unknown=any(call.sent for call in batch))
         except asyncio.CancelledError:
-            self._fail(batch, Unknown("The publisher was closed while the publication was on its way."), unknown=False)
+            self._fail(batch, Unknown("The publisher was closed while the publication was on its way."))
             raise
         except Exception as error:  # noqa: BLE001 - handed to every caller of the batch
-            self._fail(batch, error, unknown=False)
+            self._fail(batch, error)
 
     async def _answer(self, batch: list[_Call], rows: list[TupleRow]) -> None:
         inserted = {row[0] for row in rows}
-        others = [call.hop.key for call in batch if call.hop.key not in inserted]
-        # A fresh snapshot: the statement's own cannot say what a concurrent publication left behind.
-        found = await self._line.run(_EXISTING, {"keys": others}) if others else []
-        existing: dict[str, TupleRow] = {row[0]: row for row in found}
+        others: list[_Call] = []
         for call in batch:
-            key = call.hop.key
-            if key in inserted:
-                _resolve(call, Enqueued(key, Outcome.ENQUEUED, JobStatus.QUEUED, call.hop.queue))
-            elif key in existing:
-                _, status, queue = existing[key]
-                _resolve(call, Enqueued(key, Outcome.EXISTS, JobStatus(status), queue))
+            if call.hop.key in inserted:
+                _resolve(call, Enqueued(call.hop.key, Outcome.ENQUEUED, JobStatus.QUEUED, call.hop.queue))
             else:
+                others.append(call)
+        if not others:
+            return
+        # A fresh snapshot: the statement's own cannot say what a concurrent publication left behind.
+        found = await self._line.run(_EXISTING, {"keys": [call.hop.key for call in others]})
+        existing: dict[str, TupleRow] = {row[0]: row for row in found}
+        for call in others:
+            row = existing.get(call.hop.key)
+            if row is not None:
+                _resolve(call, Enqueued(call.hop.key, Outcome.EXISTS, JobStatus(row[1]), row[2]))
+            else:
+                # It expired between the two statements, so it can be published after all.
                 call.sent = False
                 self._waiting.append(call)
 
-    def _fail(self, batch: list[_Call], error: Exception, *, unknown: bool) -> None:
+    def _fail(self, batch: list[_Call], error: Exception, *, unknown: bool = False) -> None:
         for call in batch:
             if not call.future.done():
                 failure = error
