@@ -30,9 +30,7 @@ def test_the_facade_was_read_against_this_saq() -> None:
         assert hasattr(worker, name), name
 
 
-async def test_stock_enqueue_revives_a_finished_row_which_ours_never_does(
-    broker_dsn: str, publisher: Publisher
-) -> None:
+async def test_stock_enqueue_revives_a_finished_row_and_ours_never_does(broker_dsn: str, publisher: Publisher) -> None:
     async with stock_queue(broker_dsn) as queue:
         job = await queue.enqueue("f", key="run:x:1")
         assert job is not None
@@ -86,7 +84,7 @@ async def test_stock_saq_reads_counts_and_lists_every_state_of_our_rows(
     broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
 ) -> None:
     gone, live, fails, aborted, done = (uuid4() for _ in range(5))
-    stage = Stage(open=False)
+    stage = Stage(passing=False)
 
     async def perform(run_id: Any, seq: int) -> dict[str, Any]:
         if run_id == live:

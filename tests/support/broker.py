@@ -35,8 +35,8 @@ async def running(
     try:
         lanes.start()
         yield lanes
-        await lanes.stop(deadline=10)
     finally:
+        await lanes.stop(deadline=10)
         await lanes.disconnect()
 
 
@@ -59,7 +59,7 @@ async def row(conn: psycopg.AsyncConnection, key: str) -> tuple[str, dict[str, A
 
 async def status(conn: psycopg.AsyncConnection, key: str) -> str | None:
     """Status under a key."""
-    found = await row(conn, key)
+    found = await (await conn.execute("SELECT status FROM saq_jobs WHERE key = %s", (key,))).fetchone()
     return found[0] if found else None
 
 
@@ -74,13 +74,13 @@ async def backends(conn: psycopg.AsyncConnection, name: str) -> list[int]:
 class Stage:
     """A `perform` that tests steer: it notes what started and what ended, and waits where it is told to."""
 
-    def __init__(self, *, open: bool = True) -> None:
+    def __init__(self, *, passing: bool = True) -> None:
         self.started: list[tuple[uuid.UUID, int]] = []
         self.ended: list[uuid.UUID] = []
         self.running = 0
         self.most = 0
         self.gate = asyncio.Event()
-        if open:
+        if passing:
             self.gate.set()
 
     async def __call__(self, run_id: uuid.UUID, seq: int) -> dict[str, Any]:
