@@ -19,7 +19,7 @@ import structlog
 from runs import ids, payloads
 from runs import reads as rows
 from runs.authority import Caller
-from runs.broker.publish import Enqueued, Publisher
+from runs.broker.publish import Publisher
 from runs.errors import (
     Corrupt,
     KeyReused,
@@ -147,7 +147,7 @@ class Engine:
             await self._note(PublicationError(hop.run_id, hop.seq, message))
             return False
         await seam("publish.after")
-        if not _lives(enqueued):
+        if enqueued.status.terminal:
             # The key's record is spent: only a rotation to a new hop may follow, and that is the relay's.
             await self._note(PublicationError(hop.run_id, hop.seq, "the broker's record of this hop is spent"))
             return False
@@ -207,9 +207,9 @@ class Engine:
         await seam("admit.committed")
         log.debug("run.admitted", run=str(run_id), pattern=pattern.key, queue=route.queue, priority=route.priority)
         hop = HopRef(run_id, 0, route.queue, route.priority)
-        if retains is not None:
-            await self._keep_and_release(hop, retains, cancelled)
-        elif cancelled:
+        if retains is not None and not await self._keep_and_release(hop, retains, cancelled):
+            return Submitted(run_id, replayed=False)
+        if retains is None and cancelled:
             raise asyncio.CancelledError
         self._announce(hop, caller.tenant)
         await self.publish(hop)
@@ -257,8 +257,12 @@ class Engine:
         # Without a key the id is ours alone: the row is our own statement whose answer was lost.
         return Submitted(run_id, replayed=asked.key is not None) if not asked.key else answer
 
-    async def _keep_and_release(self, hop: HopRef, retain: Retain, cancelled: bool) -> None:
-        """Run the retention hook, then release; on failure refuse exactly this held hop (ADM-5..ADM-10)."""
+    async def _keep_and_release(self, hop: HopRef, retain: Retain, cancelled: bool) -> bool:
+        """Run the retention hook, then release; on failure refuse exactly this held hop (ADM-5..ADM-10).
+
+        Returns:
+            Whether the hop is released; False when somebody else ended it meanwhile, and nothing is to be published.
+        """
         failure: BaseException | None = None
         try:
             _, late = await finish(retain(hop.run_id))
@@ -287,6 +291,7 @@ class Engine:
             log.info("run.release_lost", run=str(hop.run_id), reason=outcome.reason.value)
         if cancelled:
             raise asyncio.CancelledError
+        return isinstance(outcome, Won)
 
     async def _judge_release(self, hop: HopRef, error: Exception) -> Outcome[None]:
         """A release error is judged from durable state: beyond HELD it is admitted, proven HELD it fails (ADM-10)."""
@@ -348,7 +353,8 @@ class Engine:
             keep = self._retention(asked, retain)
             if keep is None:
                 raise StrandedAdmission(f"Run {run_id} is held, and this request brings nothing that could release it.")
-            await self._keep_and_release(hop, keep, cancelled=False)
+            if not await self._keep_and_release(hop, keep, cancelled=False):
+                return submitted
         self._announce(hop, caller.tenant, next_seq=prior.next_step)
         if prior.status == RunStatus.QUEUED and prior.delivery in {DeliveryState.HELD, DeliveryState.PENDING}:
             await self.publish(hop)
@@ -389,10 +395,6 @@ class Engine:
 class _Turn:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
-
-
-def _lives(enqueued: Enqueued) -> bool:
-    return enqueued.live
 
 
 _manifests: dict[str, str] = {}

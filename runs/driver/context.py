@@ -38,9 +38,9 @@ class NodeContext[I: BaseModel, S: BaseModel](Context[I, S]):
     """The real thing behind `runs.patterns.Context`."""
 
     def __init__(
-        self, *, input: I, state: S, run: RunInfo, emit: Emit, journal: StepJournal, threads: Threads, limit: int
+        self, *, given: I, state: S, run: RunInfo, emit: Emit, journal: StepJournal, threads: Threads, limit: int
     ) -> None:
-        self._input = input
+        self._input = given
         self._state = state
         self._run = run
         self._emit = emit

@@ -184,7 +184,7 @@ class Driver:
             recorded=recorded,
         )
         context: NodeContext[Any, Any] = NodeContext(
-            input=given, state=state, run=info, emit=emit, journal=journal, threads=self.threads, limit=self.limit
+            given=given, state=state, run=info, emit=emit, journal=journal, threads=self.threads, limit=self.limit
         )
         emit(Kind.NODE, node=info.node, data={"phase": "entered", "visit": info.visit, "hop": info.hop})
         began = time.monotonic()

@@ -189,7 +189,7 @@ class StepJournal:
         cancel: Callable[[], None],
     ) -> Any:
         def work() -> Awaitable[Any]:
-            if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None)):
+            if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
                 return fn(*args)
             # A time limit cannot end a thread; it is waited for, told through `cancelled`, and then reported late.
             return self.threads.run(cancel if seconds is None else _ignore, fn, *args)

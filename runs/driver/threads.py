@@ -1,4 +1,4 @@
-"""Worker threads for blocking node code. A thread cannot be stopped from outside, so it is always waited for (ruling 17)."""
+"""Worker threads for blocking node code. A thread cannot be stopped from outside: it is waited for (ruling 17)."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ class Threads:
 async def _ended[R](future: asyncio.Future[R]) -> None:
     try:
         await finish(future)
-    except Exception:  # noqa: BLE001, S110 - the cancellation is already on its way, the thread's own error comes too late
+    except Exception:  # noqa: BLE001 - the cancellation is already on its way, the thread's own error comes too late
         return

@@ -1,0 +1,325 @@
+"""Starts and stops a Vessel: the one place that knows the order of its parts (TOP-3).
+
+Start: one-Vessel guard and boot record, budget, reads and ledger, evidence and bus, publication and lanes connected,
+(recovery of what earlier boots left: its place is marked below), workers, relays, then admissions. Whatever was opened
+is closed again when a later part fails, in reverse. Stop: the reverse, with proofs: no task may be left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import psycopg
+import structlog
+
+from lychd import wiring
+from lychd.config import Config
+from lychd.graph import Vessel
+from lychd.postgres import urls
+from lychd.postgres.budget import LIMITS
+from lychd.postgres.budget import Limits as ServerLimits
+from lychd.postgres.guard import Guard, GuardEvents
+from runs import ids
+from runs import reads as rows
+from runs.broker.lanes import Lanes
+from runs.broker.probe import Probe
+from runs.broker.publish import Publisher
+from runs.driver.drive import Driver
+from runs.driver.steps import Entry, Hop
+from runs.driver.threads import Threads
+from runs.engine import Engine, HopRef
+from runs.errors import Degraded, LychdError, Unknown
+from runs.events.bus import RunEventBus
+from runs.events.event import RunChange
+from runs.events.evidence import EvidenceWriter
+from runs.gate import Gate
+from runs.ghoul import Ghoul
+from runs.ledger import boots
+from runs.ledger.claim import Claimed
+from runs.ledger.ledger import Ledger, ScriptFactory
+from runs.ledger.steps import Steps
+from runs.limits import Limits
+from runs.reads import Reads
+from runs.relays.delivery import DeliveryRelay
+from runs.relays.limits import LimitsRelay
+from runs.relays.supervisor import Supervisor
+from runs.relays.wakeups import Wakeups
+from runs.routing import QUEUES
+from runs.states import TERMINAL
+
+log = structlog.get_logger(__name__)
+
+WORKER_STOP_SECONDS = 30.0
+RELAY_STOP_SECONDS = 5.0
+EVIDENCE_SECONDS = 10.0
+# The process ends with this code when the guard is lost for good (the host's own codes are 0 and 3 to 6).
+GUARD_LOST = 7
+
+
+class NotMigrated(Degraded):
+    """The database has not been migrated to this version."""
+
+    code, title = "not_migrated", "Database not migrated"
+
+
+async def start(config: Config, database_url: str, stop: Callable[[int, str], None], stack: AsyncExitStack) -> Vessel:
+    """Bring up a Vessel up to the point where it may serve.
+
+    Args:
+        stop: asks the host to end the process with a code and a reason.
+        stack: gets a closer for everything that is opened; the caller closes it.
+
+    Raises:
+        LychdError: one sentence why the Vessel cannot start (VesselRunning, PoolerInBetween, TooFewConnections, …).
+        psycopg.OperationalError: PostgreSQL cannot be reached.
+
+    Cancellation: the stack holds what was opened so far.
+    """
+    conninfo = urls.conninfo(database_url)
+    registry, router = wiring.registry(), wiring.router(config)
+    boot = boots.BootRecord(ids.mint(), socket.gethostname(), os.getpid(), config.profile, version("lychd"))
+    await _look_at_server(conninfo, config)
+    guard = Guard(conninfo, boot)
+    await guard.acquire()
+    stack.push_async_callback(guard.release)
+    log.info("vessel.boot", boot=str(boot.id), pid=boot.pid, profile=boot.profile, version=boot.version)
+
+    reads = Reads(conninfo)
+    await reads.open()
+    stack.push_async_callback(reads.close)
+    ledger = Ledger(conninfo)
+    stack.push_async_callback(ledger.close)
+    evidence = EvidenceWriter(Steps(ledger.evidence))
+    evidence.start()
+    stack.push_async_callback(evidence.stop)
+    bus = RunEventBus(evidence=evidence)
+    stack.push_async_callback(bus.aclose)
+    threads = Threads(2 * (config.runs_concurrency + config.rites_concurrency))
+    stack.callback(threads.close)
+
+    claim_gate, publish_gate = Gate("claim"), Gate("publish")
+    limits = Limits(config.max_queued, config.max_live_per_tenant)
+    publisher = Publisher(conninfo, queues=QUEUES)
+    await publisher.connect()
+    stack.push_async_callback(publisher.close)
+    engine = Engine(
+        ledger=ledger,
+        reads=reads,
+        bus=bus,
+        publisher=publisher,
+        registry=registry,
+        router=router,
+        limits=limits,
+        publish_gate=publish_gate,
+        boot_id=boot.id,
+        limit=config.max_payload,
+    )
+    ghoul = Ghoul(
+        ledger=ledger,
+        bus=bus,
+        driver=Driver(ledger, bus, threads, partial(_journal, reads), config.max_payload),
+        registry=registry,
+        revalidate=wiring.Authority(reads),
+        gate=claim_gate,
+        boot_id=boot.id,
+        moved=partial(_moved, bus, limits),
+    )
+    lanes = Lanes(
+        conninfo,
+        concurrency={"runs": config.runs_concurrency, "rites": config.rites_concurrency},
+        perform=ghoul.perform_run,
+        boot_id=boot.id,
+    )
+    lanes.require(router.queues)
+    await lanes.connect()
+    stack.push_async_callback(lanes.disconnect)
+    probe = Probe(publisher.pool, queues=QUEUES)
+    supervisor = Supervisor(
+        [
+            DeliveryRelay(engine, ledger, reads, probe),
+            LimitsRelay(reads, limits),
+            Wakeups(conninfo, partial(_publish_current, reads, engine)),
+        ]
+    )
+    vessel = Vessel(
+        boot_id=boot.id,
+        config=config,
+        conninfo=conninfo,
+        registry=registry,
+        reads=reads,
+        ledger=ledger,
+        evidence=evidence,
+        bus=bus,
+        publisher=publisher,
+        probe=probe,
+        engine=engine,
+        ghoul=ghoul,
+        lanes=lanes,
+        threads=threads,
+        supervisor=supervisor,
+        limits=limits,
+        claim_gate=claim_gate,
+        publish_gate=publish_gate,
+        guard=guard,
+        stop=stop,
+    )
+
+    # Recovery of what earlier boots left stands here: under the guard, before any worker claims (REC-1, REC-19).
+
+    limits.set(*await rows.live_counts(reads, cap=config.max_queued + 1))
+    guard.watch(_guard_events(vessel))
+    lanes.start()
+    stack.push_async_callback(_stop_workers, vessel)
+    supervisor.start()
+    stack.push_async_callback(supervisor.stop, RELAY_STOP_SECONDS)
+    await ledger.script(ScriptFactory(boots.ready, boot.id, "", json.dumps(vessel.recovery)))
+    engine.admitting = True
+    vessel.serving = True
+    log.info("vessel.ready", boot=str(boot.id), patterns=len(registry.active()))
+    return vessel
+
+
+async def shut_down(vessel: Vessel, stack: AsyncExitStack) -> None:
+    """Stop in order and prove it: admissions, streams, lanes drained, relays, workers, evidence, then what they used.
+
+    Raises:
+        TimeoutError: a relay or a worker did not stop; what it may still use is left open (SHUT-2).
+        ExceptionGroup: parts that failed to close (SHUT-5).
+    """
+    began = time.monotonic()
+    vessel.stopping, vessel.engine.admitting = True, False
+    await vessel.bus.aclose()
+    if not await vessel.lanes.drain(vessel.config.drain_seconds):
+        log.warning("vessel.drain_over", seconds=vessel.config.drain_seconds)
+    try:
+        await vessel.supervisor.stop(RELAY_STOP_SECONDS)
+        await _stop_workers(vessel)
+    except BaseException:
+        # Shared services must outlive a task whose stop was not proved; the process ends without closing them.
+        stack.pop_all()
+        raise
+    async with asyncio.timeout(EVIDENCE_SECONDS):
+        await vessel.evidence.drain()
+        await vessel.bus.join()
+    try:
+        await vessel.ledger.script(ScriptFactory(boots.ended, vessel.boot_id, "stopped"))
+    except (Unknown, psycopg.Error) as error:
+        log.warning("vessel.end_not_recorded", error=str(error).splitlines()[0])
+    await stack.aclose()
+    log.info("vessel.stopped", boot=str(vessel.boot_id), seconds=round(time.monotonic() - began, 2))
+
+
+class Lifespan:
+    """The ASGI `lifespan` application: runs `start` and `shut_down` and puts the Vessel into the state."""
+
+    def __init__(self, config: Config, database_url: str) -> None:
+        self._config = config
+        self._database_url = database_url
+        self.vessel: Vessel | None = None
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        """Speak the lifespan protocol.
+
+        Cancellation: closes what was opened, as far as that can be done, then goes on.
+        """
+        state: MutableMapping[str, Any] = scope["state"] if "state" in scope else scope.setdefault("state", {})
+        stop = state.get("lychd.stop", _nobody_to_ask)
+        await receive()
+        stack = AsyncExitStack()
+        try:
+            vessel = await start(self._config, self._database_url, stop, stack)
+        except (LychdError, psycopg.Error, OSError, TimeoutError) as error:
+            await stack.aclose()
+            await send({"type": "lifespan.startup.failed", "message": str(error).splitlines()[0]})
+            return
+        except BaseException:
+            await stack.aclose()
+            raise
+        state["vessel"] = self.vessel = vessel
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        try:
+            await shut_down(vessel, stack)
+        except Exception as error:  # noqa: BLE001 - told to the host, which ends the process non-zero
+            log.error("vessel.shutdown_failed", error=str(error))
+            await send({"type": "lifespan.shutdown.failed", "message": str(error).splitlines()[0]})
+            return
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _look_at_server(conninfo: str, config: Config) -> None:
+    """Refuse a server with too few connections or without our tables, before anything else is opened."""
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        found = await (await connection.execute(LIMITS)).fetchone()
+        if found is not None:
+            wiring.budget(config).check(ServerLimits.of(tuple(found)))
+        there = await (await connection.execute("select to_regclass('runs_vesselslot') is not null")).fetchone()
+        if not there or not there[0]:
+            raise NotMigrated("The database has no LychD tables yet: run `lychd migrate`, or use `lychd up`.")
+
+
+async def _stop_workers(vessel: Vessel) -> None:
+    await vessel.lanes.stop(0.0, WORKER_STOP_SECONDS)
+    if vessel.threads.live:
+        raise TimeoutError(f"{vessel.threads.live} node threads did not end.")
+
+
+async def _journal(reads: Reads, hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
+    return {
+        (row.name, row.occurrence): Entry(row.args_digest, row.result)
+        for row in await rows.journal(reads, hop.run_id, visit)
+    }
+
+
+async def _publish_current(reads: Reads, engine: Engine, run_id: uuid.UUID) -> None:
+    """Publish the current hop of a Run that a surface without a broker admitted or resumed (ruling 30)."""
+    prior = await rows.prior(reads, run_id)
+    if prior is not None and prior.status == "queued" and prior.delivery == "pending":
+        await engine.publish(HopRef(run_id, prior.seq, prior.queue, prior.priority))
+
+
+def _moved(bus: RunEventBus, limits: Limits, claimed: Claimed, status: str) -> None:
+    if status == "running":
+        limits.started()
+    elif status in TERMINAL:
+        limits.ended(claimed.tenant)
+    bus.announce(RunChange(claimed.run_id, claimed.tenant, status, pattern=claimed.pattern_key))
+
+
+def _guard_events(vessel: Vessel) -> GuardEvents:
+    def lost() -> None:
+        for gate in (vessel.claim_gate, vessel.publish_gate):
+            gate.close("guard", "the one-Vessel guard was lost")
+        vessel.engine.admitting = False
+
+    def regained() -> None:
+        for gate in (vessel.claim_gate, vessel.publish_gate):
+            gate.open("guard")
+        vessel.engine.admitting = not vessel.stopping
+
+    def gone(reason: str) -> None:
+        log.error("vessel.guard_gone", reason=reason)
+        vessel.stop(GUARD_LOST, f"The one-Vessel guard is lost for good: {reason}.")
+
+    return GuardEvents(lost, regained, gone)
+
+
+def _nobody_to_ask(code: int, reason: str) -> None:
+    """Under a server that is not ours the process cannot be asked to end with a code."""
+    log.error("vessel.must_end", code=code, reason=reason)
+    os.kill(os.getpid(), 15)
