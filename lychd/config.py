@@ -194,7 +194,8 @@ def load(environ: dict[str, str] | None = None, **overrides: Any) -> Config:
     """
     values = {**_with_secret_files(dict(os.environ if environ is None else environ))}
     try:
-        return Config(**{**{_field(name): value for name, value in values.items()}, **overrides})
+        found: dict[str, Any] = {**{_field(name): value for name, value in values.items()}, **overrides}
+        return Config(**found)
     except ValidationError as error:
         lines = [f"{_variable(problem['loc'])}: {problem['msg']}" for problem in error.errors()]
         raise BadSetting("; ".join(lines)) from error

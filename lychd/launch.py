@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def option(argv: list[str], name: str) -> str | None:
 
 
 @contextmanager
-def prepared(argv: list[str]) -> Iterator[Config]:
+def prepared(argv: list[str]) -> Generator[Config]:
     """Set the environment for the command in `argv`, with a running database if it needs one.
 
     Raises:

@@ -256,7 +256,7 @@ class Lifespan:
         try:
             await shut_down(vessel, stack)
         except Exception as error:  # noqa: BLE001 - told to the host, which ends the process non-zero
-            log.error("vessel.shutdown_failed", error=str(error))
+            log.error("vessel.shutdown_failed", error=repr(error))
             await send({"type": "lifespan.shutdown.failed", "message": str(error).splitlines()[0]})
             return
         await send({"type": "lifespan.shutdown.complete"})

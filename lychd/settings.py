@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.csp import CSP
+from django.utils.csp import CSP  # pyright: ignore[reportMissingImports, reportUnknownVariableType] - newer than the stubs
 
 from lychd import config as _config
 from lychd.logs import configure as _configure_logs
@@ -60,7 +60,6 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.middleware.csp.ContentSecurityPolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -115,8 +114,6 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
-# Static files are found in the apps and read into memory once at start; no collectstatic step for a first run.
-WHITENOISE_USE_FINDERS = True
 
 SECURE_CSP = {
     "default-src": [CSP.NONE],

@@ -169,7 +169,7 @@ class _Host:
             log.info("vessel.startup_cancelled", code=int(self._code))
         except StartupFailed as error:
             self._code = self._code or Exit.STARTUP_FAILED
-            log.error("vessel.startup_failed", reason=error.detail)  # noqa: TRY400 - one line is the promise
+            log.error("vessel.startup_failed", reason=error.detail)
         else:
             return True
         self._begin_stop()
@@ -191,9 +191,9 @@ class _Host:
         try:
             self._loop.run_until_complete(self._lifespan.shutdown(self._shutdown_timeout))
         except TimeoutError:
-            log.error("vessel.shutdown_overdue", seconds=self._shutdown_timeout, tasks=self._tasks())  # noqa: TRY400
+            log.error("vessel.shutdown_overdue", seconds=self._shutdown_timeout, tasks=self._tasks())
         except ShutdownFailed as error:
-            log.error("vessel.shutdown_failed", reason=error.detail, tasks=self._tasks())  # noqa: TRY400
+            log.error("vessel.shutdown_failed", reason=error.detail, tasks=self._tasks())
         else:
             return
         self._leave(Exit.SHUTDOWN_OVERDUE)
@@ -210,7 +210,7 @@ class _Host:
             self._loop.run_until_complete(self._join_threads())
         except TimeoutError:
             # A thread cannot be cancelled, and the interpreter would wait for it for ever.
-            log.error("vessel.threads_left", threads=[each.name for each in threading.enumerate()])  # noqa: TRY400
+            log.error("vessel.threads_left", threads=[each.name for each in threading.enumerate()])
             self._leave(self._code or Exit.SHUTDOWN_OVERDUE)
 
     async def _join_threads(self) -> None:

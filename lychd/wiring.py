@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
 
 from lychd.config import BadSetting, Config
 from lychd.postgres.budget import ConnectionBudget

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -378,7 +378,7 @@ class Engine:
             log.warning("run.publication_note_failed", run=str(error.run_id), error=str(failed).splitlines()[0])
 
     @asynccontextmanager
-    async def _turn(self, run_id: uuid.UUID) -> AsyncIterator[None]:
+    async def _turn(self, run_id: uuid.UUID) -> AsyncGenerator[None]:
         """One caller a key at a time; the next one judges durable truth for itself (ADM-22, ADM-28)."""
         turn = self._turns.setdefault(run_id, _Turn())
         turn.waiting += 1
@@ -401,7 +401,7 @@ _manifests: dict[str, str] = {}
 
 
 def _manifest_json(pattern: AnyPattern) -> str:
-    """The pinned manifest as JSON text, without the schemas, which stand beside the digest and would be copied to each Run."""
+    """The pinned manifest as JSON text, without the schemas: they stand beside the digest, and each Run has a copy."""
     text = _manifests.get(pattern.digest)
     if text is None:
         text = _manifests[pattern.digest] = payloads.canonical({**pattern.manifest.to_json(), "schemas": {}})

@@ -218,7 +218,7 @@ class Ghoul:
         try:
             await self.bus.settle(run_id)
         except EvidenceFailed as error:
-            log.error("run.evidence_failed", run=str(run_id), error=error.detail)
+            log.warning("run.evidence_failed", run=str(run_id), error=error.detail)
             self.bus.discard(run_id)
         else:
             self.bus.close(run_id)

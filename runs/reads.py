@@ -9,11 +9,15 @@ import json
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, LiteralString, cast
 
-from psycopg_pool import AsyncConnectionPool
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from runs.errors import Degraded
 
 POOL_SIZE = 4
+LOST = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, PoolClosed)
 
 
 class Reads:
@@ -47,10 +51,17 @@ class Reads:
         await self._pool.close()
 
     async def fetch_all(self, sql: str, params: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        async with self._pool.connection() as connection:
-            cursor = await connection.execute(sql, params or {})
-            return await cursor.fetchall()
+        """All rows of a query.
+
+        Raises:
+            Degraded: the database could not be asked; nothing is known of the answer.
+        """
+        try:
+            async with self._pool.connection() as connection:
+                cursor = await connection.execute(cast("LiteralString", sql), params or {})
+                return await cursor.fetchall()
+        except LOST as error:
+            raise Degraded(f"The database cannot be asked: {str(error).splitlines()[0]}.") from error
 
     async def fetch_one(self, sql: str, params: dict[str, Any] | None = None) -> tuple[Any, ...] | None:
         """The first row of a query, or None."""
@@ -157,7 +168,8 @@ class RunRow:
 async def run(reads: Reads, run_id: uuid.UUID, tenant: str | None = None) -> RunRow | None:
     """One Run; None when there is none, or it belongs to another tenant."""
     found = await reads.fetch_one(
-        f"select {_RUN} from runs_run r where r.id = %(id)s::uuid and (%(tenant)s::text is null or r.tenant = %(tenant)s)",  # noqa: S608 - a constant list of columns
+        f"select {_RUN} from runs_run r "
+        "where r.id = %(id)s::uuid and (%(tenant)s::text is null or r.tenant = %(tenant)s::text)",
         {"id": str(run_id), "tenant": tenant},
     )
     return RunRow(*found) if found else None
@@ -179,20 +191,20 @@ async def runs(
     """Runs of a tenant, newest first, `before` a (created_at, id) key."""
     clauses = ["r.tenant = %(tenant)s::text"]
     params: dict[str, Any] = {"tenant": tenant, "limit": limit}
-    for column, name, cast, value in (
+    for column, name, kind, value in (
         ("status", "status", "text", where.status),
         ("pattern_key", "pattern", "text", where.pattern),
         ("session_id", "session", "uuid", str(where.session) if where.session else None),
         ("source", "source", "text", where.source),
     ):
         if value is not None:
-            clauses.append(f"r.{column} = %({name})s::{cast}")
+            clauses.append(f"r.{column} = %({name})s::{kind}")
             params[name] = value
     if before is not None:
         clauses.append("(r.created_at, r.id) < (%(at)s::timestamptz, %(id)s::uuid)")
         params |= {"at": before[0], "id": str(before[1])}
     rows = await reads.fetch_all(
-        f"select {_RUN} from runs_run r where {' and '.join(clauses)} "  # noqa: S608 - constants only
+        f"select {_RUN} from runs_run r where {' and '.join(clauses)} "
         "order by r.created_at desc, r.id desc limit %(limit)s::int",
         params,
     )
@@ -207,7 +219,7 @@ async def changes(reads: Reads, tenant: str, *, after: tuple[datetime, uuid.UUID
         clause = "and (r.updated_at, r.id) > (%(at)s::timestamptz, %(id)s::uuid)"
         params |= {"at": after[0], "id": str(after[1])}
     rows = await reads.fetch_all(
-        f"select {_RUN} from runs_run r where r.tenant = %(tenant)s::text {clause} "  # noqa: S608 - constants only
+        f"select {_RUN} from runs_run r where r.tenant = %(tenant)s::text {clause} "
         "order by r.updated_at, r.id limit %(limit)s::int",
         params,
     )
@@ -386,7 +398,7 @@ async def queued_page(
           and r.updated_at < now() - make_interval(secs => %(age)s::float8) {clause}
         order by r.updated_at, r.id
         limit %(limit)s::int
-        """,  # noqa: S608 - constants only
+        """,
         params,
     )
     return [QueuedRow(*found) for found in rows]
@@ -400,7 +412,7 @@ async def live_counts(reads: Reads, *, cap: int) -> tuple[int, dict[str, int]]:
     rows = await reads.fetch_all(
         "select tenant, count(*) from runs_run where status not in ('done', 'failed', 'cancelled') group by tenant"
     )
-    return (queued[0] if queued else 0), {tenant: count for tenant, count in rows}
+    return (queued[0] if queued else 0), dict(rows)
 
 
 async def session(reads: Reads, session_id: uuid.UUID, tenant: str) -> dict[str, Any] | None:

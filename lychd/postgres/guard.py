@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString, cast
 
 import psycopg
 import structlog
@@ -73,7 +73,7 @@ class Guard:
                 try:
                     statement = next(script)
                     while True:
-                        cursor = await connection.execute(statement.sql, statement.params)
+                        cursor = await connection.execute(cast("LiteralString", statement.sql), statement.params)
                         statement = script.send(await cursor.fetchall())
                 except StopIteration:
                     pass

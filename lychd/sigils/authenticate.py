@@ -198,7 +198,8 @@ def _user_id(data: Mapping[str, Any]) -> uuid.UUID | None:
 def _is_current(data: Mapping[str, Any], user: User) -> bool:
     """Whether the session was opened with the present password, under the present key or a retired one."""
     kept = str(data.get(HASH_SESSION_KEY, ""))
-    current = [user.get_session_auth_hash(), *user.get_session_auth_fallback_hash()]
+    retired: list[str] = list(user.get_session_auth_fallback_hash())  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+    current = [user.get_session_auth_hash(), *retired]
     return any(constant_time_compare(kept, one) for one in current)
 
 

@@ -16,12 +16,12 @@ from django.db.models.functions import Now
 from runs import ids
 
 
-class User(AbstractUser):
+class User(AbstractUser):  # pyright: ignore[reportUntypedBaseClass] - the stubs leave its bases open
     """A person. Custom from the first migration on, so that it can grow without a swap."""
 
     id = models.UUIDField(primary_key=True, default=ids.mint, editable=False)
 
-    class Meta(AbstractUser.Meta):
+    class Meta(AbstractUser.Meta):  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
         db_table = "sigils_user"
 
 

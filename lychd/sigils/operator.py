@@ -90,7 +90,7 @@ def _ensure_user() -> tuple[User, str | None]:
         # Somebody who is no superuser, or no longer active, has the name; their rights are not ours to widen.
         name = f"{USERNAME}-{secrets.token_hex(3)}"
     password = secrets.token_urlsafe(18)
-    user = User.objects.create_superuser(username=name, password=password)
+    user = User.objects.create_superuser(username=name, email="", password=password)
     log.info("sigils.operator_made", username=name)
     return user, password
 

@@ -16,12 +16,18 @@ from typing import Any
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.conf import settings
 from django.core.exceptions import RequestAborted
-from django.core.handlers.asgi import ASGIHandler, ASGIRequest, get_script_prefix
+from django.core.handlers.asgi import (
+    ASGIHandler,
+    ASGIRequest,
+    get_script_prefix,  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+)
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.middleware.clickjacking import XFrameOptionsMiddleware
-from django.middleware.csp import ContentSecurityPolicyMiddleware
+from django.middleware.csp import (  # pyright: ignore[reportMissingImports] - newer than the stubs
+    ContentSecurityPolicyMiddleware,  # pyright: ignore[reportUnknownVariableType] - newer than the stubs
+)
 from django.middleware.csrf import CsrfViewMiddleware
 from django.middleware.security import SecurityMiddleware
 from django.urls import set_script_prefix, set_urlconf
@@ -103,7 +109,7 @@ class ApiHandler(ASGIHandler):
 
     async def _serve(self, request: HttpRequest, receive: Receive, send: Send) -> None:
         async def answer() -> None:
-            response = await self.run_get_response(request)
+            response = await self.run_get_response(request)  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
             try:
                 await self.send_response(response, send)
             finally:

@@ -188,9 +188,10 @@ class Driver:
         )
         emit(Kind.NODE, node=info.node, data={"phase": "entered", "visit": info.visit, "hop": info.hop})
         began = time.monotonic()
+        limit = pattern.manifest.node(info.node).timeout
+        timer = asyncio.timeout(limit)
         try:
-            limit = pattern.manifest.node(info.node).timeout
-            async with asyncio.timeout(limit) as timer:
+            async with timer:
                 outcome = await pattern.run_node(info.node, context)
         except TimeoutError as error:
             if timer.expired():

@@ -194,8 +194,9 @@ class StepJournal:
             # A time limit cannot end a thread; it is waited for, told through `cancelled`, and then reported late.
             return self.threads.run(cancel if seconds is None else _ignore, fn, *args)
 
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 return await work()
         except TimeoutError as error:
             if limit.expired():
@@ -214,7 +215,7 @@ def _ignore() -> None:
 @lru_cache(maxsize=1024)
 def _hinted(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
     try:
-        hint = typing.get_type_hints(inspect.unwrap(fn)).get("return")
+        hint: Any = typing.get_type_hints(inspect.unwrap(fn)).get("return")
     except (NameError, TypeError):
         return None
     return TypeAdapter(hint) if hint not in {None, Any} else None

@@ -170,5 +170,5 @@ RECLAIM: Edge[Claim, Claimed] = Edge(
     sql=RECLAIM_SQL + "-- {skip}",
     encode=_encode,
     decode=_decode,
-    judge=lambda request, now: Lost(Reason.NOT_MINE, now),
+    judge=lambda _request, now: Lost(Reason.NOT_MINE, now),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, LiteralString, cast
 
 import psycopg
 import structlog
@@ -56,7 +56,7 @@ class LedgerConnection:
         """
 
         async def once(connection: psycopg.AsyncConnection[Any]) -> list[tuple[Any, ...]]:
-            cursor = await connection.execute(sql, params, prepare=True)
+            cursor = await connection.execute(cast("LiteralString", sql), params, prepare=True)
             return await cursor.fetchall() if cursor.description else []
 
         return await self._again_when_lost(once)

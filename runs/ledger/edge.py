@@ -4,8 +4,8 @@ A batch travels as one JSON parameter that the statement opens with `json_to_rec
 text and the same parameter on psycopg's connection and on Django's, no untyped arrays (ruling 9), payloads spliced in
 as the text that was checked at the door. Outcomes are joined to requests by the ordinal (ruling 1).
 
-The shape of every statement is `wanted → locked → updates driven only from locked` (ruling 2): guards stand in `locked`,
-which takes the row locks in run-id order, so that nothing is half done for a row that fails a later guard.
+The shape of every statement is `wanted → locked → updates driven only from locked` (ruling 2): guards stand in
+`locked`, which takes the row locks in run-id order, so that nothing is half done for a row that fails a later guard.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Edge[Req: Request, T]:
     Attributes:
         name: the verb, as in `runs.states.EDGES`.
         columns: the record definition of the batch, for `json_to_recordset`.
-        sql: the statement with `{wanted}` (the de-duplicated batch) and `{skip}` (`skip locked` in a batch, nothing alone).
-            Its first result column is the ordinal of the request.
+        sql: the statement with `{wanted}` (the de-duplicated batch) and `{skip}` (`skip locked` in a batch, nothing
+            alone). Its first result column is the ordinal of the request.
         encode: request → JSON object text.
         decode: result row after the ordinal → value of `Won`.
         judge: a loser and its fresh standing → the reason, an idempotent win, or None when the guard seems to hold
@@ -58,7 +58,7 @@ class Edge[Req: Request, T]:
         """The SQL text for a batch (`skip_locked`) or for a single row that waits for its lock."""
         names = ", ".join(column.split()[0] for column in self.columns.split(","))
         wanted = (
-            "wanted as (select distinct on (w.run_id) w.* from rows from "
+            "wanted as (select distinct on (w.run_id) w.* from rows from "  # noqa: S608 - constants of the edge modules
             f"(json_to_recordset(%(batch)s::json) as ({self.columns})) with ordinality as w({names}, ord) "
             "order by w.run_id, w.ord)"
         )

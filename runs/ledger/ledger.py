@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, LiteralString, cast
 
 import psycopg
 
@@ -85,7 +85,7 @@ class Ledger:
             try:
                 statement = next(script)
                 while True:
-                    cursor = await connection.execute(statement.sql, statement.params)
+                    cursor = await connection.execute(cast("LiteralString", statement.sql), statement.params)
                     rows: list[Any] = await cursor.fetchall() if cursor.description else []
                     statement = script.send(rows)
             except StopIteration as done:

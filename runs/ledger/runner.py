@@ -11,7 +11,7 @@ from django.db import connections, transaction
 
 from runs.errors import Unknown
 from runs.ledger.edge import LOOK, Edge, Request, look_batch, standing
-from runs.ledger.outcomes import Lost, Outcome, Reason, Won
+from runs.ledger.outcomes import Lost, Outcome, Reason, Standing, Won
 from runs.ledger.script import Script
 
 
@@ -26,6 +26,7 @@ def run_once[Req: Request, T](edge: Edge[Req, T], request: Req, *, using: str = 
         Unknown: the row stayed out of reach although its guard held.
     """
     batch = f"[{edge.encode(request)}]"
+    now: Standing | None = None
     for _ in range(3):
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
             cursor.execute(edge.statement(skip_locked=False), {"batch": batch})
@@ -34,7 +35,8 @@ def run_once[Req: Request, T](edge: Edge[Req, T], request: Req, *, using: str = 
             return Won(edge.decode(request, found[1:]))
         with connections[using].cursor() as cursor:
             cursor.execute(LOOK, {"batch": look_batch([request])})
-            now = standing(cursor.fetchone())
+            seen = cursor.fetchone()
+        now = standing(seen) if seen is not None else None
         outcome = edge.judge(request, now)
         if outcome is not None:
             return outcome

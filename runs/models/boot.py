@@ -46,4 +46,4 @@ class VesselSlot(models.Model):
         ]
 
     def __str__(self) -> str:
-        return str(self.boot_id)
+        return str(self.boot_id)  # pyright: ignore[reportAttributeAccessIssue] - Django's column of the foreign key

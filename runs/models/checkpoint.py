@@ -20,7 +20,7 @@ class Checkpoint(Stamped):
     snapshots: models.JSONField[list[dict[str, Any]]] = models.JSONField()
 
     def __str__(self) -> str:
-        return f"checkpoint of {self.run_id}"
+        return f"checkpoint of {self.pk}"
 
 
 class CheckpointArchive(models.Model):
@@ -33,7 +33,7 @@ class CheckpointArchive(models.Model):
     archived_at = models.DateTimeField()
 
     def __str__(self) -> str:
-        return f"archived checkpoint of {self.run_id}"
+        return f"archived checkpoint of {self.pk}"
 
 
 class JournalEntry(models.Model):
@@ -61,4 +61,4 @@ class JournalEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.name}#{self.occurrence} of {self.run_id}"
+        return f"{self.name}#{self.occurrence} of {self.run.pk}"

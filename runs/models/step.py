@@ -34,4 +34,4 @@ class Step(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.seq} of {self.run_id}"
+        return f"{self.kind} {self.seq} of {self.run.pk}"

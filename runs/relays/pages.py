@@ -1,4 +1,4 @@
-"""Which page a relay looks at next: forward through the keys, and back to every page that is not finished (RLY-2, RLY-3).
+"""Which page a relay looks at next: forward through the keys, and back to every page that is unfinished (RLY-2, RLY-3).
 
 Several poison pages neither vanish nor starve newer rows: whenever something is retained, one tick revisits the oldest
 retained page and the next one goes forward. Cursors are opaque here.

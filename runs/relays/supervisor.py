@@ -1,4 +1,4 @@
-"""Keeps the relays alive for the life of the process: who ends too early is started again, ever more patiently (RLY-5)."""
+"""Keeps the relays alive for the life of the process: who ends early is started again, ever more patiently (RLY-5)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lychd.web.paging import BadCursor, Cursor, decode, decode_optional, page
+from runs.paging import BadCursor, Cursor, decode, decode_optional, page
 
 SOME = Cursor(datetime(2026, 12, 1, 3, 4, 5, 678901, tzinfo=UTC), uuid.UUID(int=7))
 
