@@ -23,12 +23,18 @@ LOST = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, PoolClose
 LANE_CONNECTIONS = 4
 PUBLICATION_CONNECTIONS = 4
 
-# A plan of the table's empty days would stay a sequential scan until the next analyze, however long the queue has
-# grown since. These sessions only ever look up keys or read the dequeue index in its order.
+# A plan of the table's empty days would stay until the next analyze, however long the queue has grown since: a scan of
+# the whole table, or of all that is queued with a sort behind it. These sessions only ever look up keys or read the
+# dequeue index in its order.
+#
+# Commits do not wait for the disk: the broker is a courier whose rows may be lost. Whatever the ledger commits after
+# it acted on a broker row is later in the write-ahead log and takes that row to the disk with it; a broker row that a
+# crash loses before that is one that the ledger has not heard of, and the relay or the claim puts it right.
 _SETTINGS: LiteralString = """
 SELECT set_config(name, value, false)
 FROM (VALUES ('enable_seqscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'),
-             ('enable_bitmapscan', 'off'), ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan'),
+             ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('jit', 'off'),
+             ('plan_cache_mode', 'force_generic_plan'), ('synchronous_commit', 'off'),
              ('statement_timeout', '10s'), ('lock_timeout', '5s'),
              ('idle_in_transaction_session_timeout', '30s')) AS settings (name, value)
 """

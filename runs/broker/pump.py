@@ -145,7 +145,7 @@ class Pump:
                 log.warning("lane.unreachable", queue=self._queue, error=str(error).strip(), again_in=wait)
                 await asyncio.sleep(wait)
             except psycopg.Error as error:
-                log.error("lane.turn_refused", queue=self._queue, error=str(error).strip())  # noqa: TRY400
+                log.error("lane.turn_refused", queue=self._queue, error=str(error).strip())
                 await asyncio.sleep(next(pause))
             else:
                 pause = delays()
@@ -201,7 +201,7 @@ class Pump:
             try:
                 job = self._decode(stored)
             except (ValueError, TypeError, KeyError) as error:
-                log.error("lane.job_unreadable", queue=self._queue, key=key, error=str(error))  # noqa: TRY400
+                log.error("lane.job_unreadable", queue=self._queue, key=key, error=str(error))
                 self._finished.append(Finished(key, JobStatus.FAILED, '{"status": "failed"}'))
                 continue
             self._live[key] = job
@@ -220,10 +220,10 @@ class Pump:
             try:
                 await self._statement([done], 0)
             except psycopg.DataError as error:
-                log.error("lane.finish_refused", queue=self._queue, key=done.key, error=str(error))  # noqa: TRY400
+                log.error("lane.finish_refused", queue=self._queue, key=done.key, error=str(error))
         for (key,) in await self._line.run(statements.NEXT, {"queue": self._queue}):
             try:
                 await self._line.run(statements.READABLE, {"key": key})
             except psycopg.DataError as error:
-                log.error("lane.job_set_aside", queue=self._queue, key=key, error=str(error))  # noqa: TRY400
+                log.error("lane.job_set_aside", queue=self._queue, key=key, error=str(error))
                 await self._line.run(statements.SET_ASIDE, {"key": key, "ttl": TTL})

@@ -21,7 +21,7 @@ WITH finished AS (
   FROM unnest(%(keys)s::text[], %(statuses)s::text[], %(patches)s::text[]) AS f (key, status, patch)
   WHERE j.key = f.key AND j.status NOT IN ('aborted', 'complete', 'failed')
 ), picked AS MATERIALIZED (
-  SELECT key, convert_from(job, 'UTF8')::jsonb AS job
+  SELECT key, job
   FROM saq_jobs
   WHERE status = 'queued' AND queue = %(queue)s::text
     AND scheduled <= extract(epoch FROM now())::bigint
@@ -29,18 +29,20 @@ WITH finished AS (
   ORDER BY priority, scheduled
   LIMIT %(free)s::int
   FOR UPDATE SKIP LOCKED
+), taken AS MATERIALIZED (
+  SELECT key, convert_from(job, 'UTF8')::jsonb AS job FROM picked
 )
 UPDATE saq_jobs j
 SET status = 'active',
-    job = convert_to((picked.job || jsonb_build_object(
+    job = convert_to((taken.job || jsonb_build_object(
             'status', 'active',
             'started', (extract(epoch FROM now()) * 1000)::bigint,
             'touched', (extract(epoch FROM now()) * 1000)::bigint,
             'worker_id', %(worker)s::text,
-            'attempts', coalesce((picked.job ->> 'attempts')::int, 0) + 1,
-            'meta', coalesce(picked.job -> 'meta', '{}') || jsonb_build_object('boot', %(boot)s::text)))::text, 'UTF8')
-FROM picked
-WHERE j.key = picked.key
+            'attempts', coalesce((taken.job ->> 'attempts')::int, 0) + 1,
+            'meta', coalesce(taken.job -> 'meta', '{}') || jsonb_build_object('boot', %(boot)s::text)))::text, 'UTF8')
+FROM taken
+WHERE j.key = taken.key
 RETURNING j.key, j.job, j.priority, j.scheduled
 """
 

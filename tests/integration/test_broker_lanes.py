@@ -10,7 +10,9 @@ import pytest
 import structlog
 from saq.job import Status
 
+from runs.broker import statements
 from runs.broker.lanes import Lanes
+from runs.broker.pools import lane_pool
 from runs.broker.publish import Publisher
 from runs.broker.queue import LaneQueue
 from runs.broker.worker import Pace
@@ -435,3 +437,33 @@ async def test_jobs_are_never_published_through_a_lane(broker_dsn: str) -> None:
             await lanes.queues["runs"].enqueue("perform_run", key="run:x:1")
     finally:
         await lanes.disconnect()
+
+
+@pytest.mark.parametrize("analyzed_with", [0, 3000])
+async def test_taking_jobs_reads_the_index_in_its_order_however_many_are_queued(
+    broker_dsn: str, publisher: Publisher, analyzed_with: int
+) -> None:
+    pool = lane_pool(broker_dsn, "runs")
+    await pool.open(wait=True)
+    try:
+        async with pool.connection() as conn:
+            await conn.execute(
+                "INSERT INTO saq_jobs (key, job, queue, status, priority)"
+                " SELECT 'run:' || n, '{}', 'runs', 'queued', n %% 100 FROM generate_series(1, %s) AS n",
+                (analyzed_with,),
+            )
+            await conn.execute("ANALYZE saq_jobs")
+            statement = statements.TURN
+            names = ("keys", "statuses", "patches", "queue", "ttl", "free", "worker", "boot")
+            for number, name in enumerate(names, 1):
+                statement = statement.replace(f"%({name})s", f"${number}")
+            await conn.execute(f"PREPARE turn AS {statement.replace('%%', '%')}")  # type: ignore[arg-type]
+            explained = await conn.execute("EXPLAIN EXECUTE turn ('{a}', '{b}', '{c}', 'runs', 600, 4, 'w', 'b')")
+            plan = "\n".join(line for (line,) in await explained.fetchall())
+    finally:
+        await pool.close()
+    assert "Index Scan using saq_jobs_status_queue_priority_scheduled_idx" in plan
+    assert plan.count("saq_jobs_pkey") == 2
+    assert "Sort" not in plan
+    assert "Seq Scan" not in plan
+    assert "group_key" not in plan
