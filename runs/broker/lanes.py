@@ -126,8 +126,8 @@ class Lanes:
                     while queue.pump.live:
                         if busy := self.workers[name].busy():
                             await asyncio.wait(busy)
-                        # The next tick brings a job that was handed over just now, or the end that was just recorded.
-                        await asyncio.sleep(0)
+                        # A job that was handed over just now is about to start, or the end just recorded.
+                        await asyncio.sleep(0 if busy else 0.01)
         except TimeoutError:
             return False
         return True
