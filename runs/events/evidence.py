@@ -220,11 +220,10 @@ class EvidenceWriter:
                     break
                 if await self._round(suspects, groups):
                     pauses = delays(self._first_delay, cap=2.0)
-                    self._give_up(suspects.proven_bad(), "its outcome stayed unknown while others were written")
-                else:
-                    self._give_up(suspects.expired(), "the database did not answer")
-                    if suspects:
-                        await asyncio.sleep(next(pauses))
+                    continue
+                self._give_up(suspects.expired(), "the database did not answer")
+                if suspects:
+                    await asyncio.sleep(next(pauses))
         except BaseException:
             self._abandon()
             raise
@@ -264,6 +263,9 @@ class EvidenceWriter:
                 alive = True
                 for event, word in zip(group.rows, words, strict=True):
                     self._land(event, None if word in _FINE else _REASONS.get(word, word))
+        if alive:
+            suspects.answered()
+        self._give_up(suspects.proven_bad(), "its outcome stays unknown while others are written")
         return alive
 
     def _take(self) -> list[Event]:

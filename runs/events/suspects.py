@@ -48,6 +48,7 @@ class Suspects:
         self._groups: list[Group] = []
         self._unsure: set[UUID] = set()
         self._missed: list[Group] = []
+        self._answered = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -68,6 +69,10 @@ class Suspects:
         """Whether an earlier row of the group's first Run is in doubt in this round: then the order says wait."""
         return group.rows[0].run_id in self._unsure
 
+    def answered(self) -> None:
+        """The store is there."""
+        self._answered = time.monotonic()
+
     def missed(self, group: Group) -> None:
         """The group's outcome is unknown."""
         group.tries += 1
@@ -80,8 +85,12 @@ class Suspects:
         self._unsure.update(event.run_id for event in group.rows)
 
     def proven_bad(self) -> list[Group]:
-        """Take out the single rows that missed in this round, not for the first time, although others were answered."""
-        bad = [group for group in self._missed if len(group.rows) == 1 and group.tries >= _TRIES_ALONE]
+        """Take out the single rows that missed again in this round, and others were answered since they first did."""
+        bad = [
+            group
+            for group in self._missed
+            if len(group.rows) == 1 and group.tries >= _TRIES_ALONE and group.since < self._answered
+        ]
         return self._pick(lambda group: any(group is other for other in bad))
 
     def expired(self) -> list[Group]:
