@@ -54,7 +54,8 @@ class Ledger:
         self._slow = SlowRoad(LedgerConnection(conninfo, "slow"))
         self._scripts = LedgerConnection(conninfo, "scripts", lock_timeout_ms=5000)
         self._script_turn = asyncio.Lock()
-        self._evidence = LedgerConnection(conninfo, "evidence")
+        # The writer has its own patience and isolates what keeps breaking a connection.
+        self._evidence = LedgerConnection(conninfo, "evidence", patience=1.0)
         self._hot: dict[str, Coalescer[Any, Any]] = {
             edge.name: Coalescer(edge, LedgerConnection(conninfo, edge.name), self._slow) for edge in HOT
         }

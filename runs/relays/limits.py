@@ -14,7 +14,7 @@ class LimitsRelay:
 
     reads: rows.Reads
     limits: Limits
-    interval: float = 5.0
+    interval: float = 15.0
     name: str = "limits"
 
     async def tick(self) -> bool:
