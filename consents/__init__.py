@@ -1,0 +1,1 @@
+"""Consents: a Run asks, an operator answers, the Run goes on. Authors import `AwaitConsent` from `consents.outcome`."""

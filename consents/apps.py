@@ -1,4 +1,4 @@
-"""Declares the app `consents`; its models and its wait kind come with their own capability."""
+"""Declares the app `consents` and the wait kind that it brings."""
 
 from __future__ import annotations
 
@@ -9,3 +9,4 @@ class ConsentsConfig(AppConfig):
     name = "consents"
     verbose_name = "Consents"
     default_auto_field = "django.db.models.BigAutoField"
+    wait_kind = "consents.wait.ConsentWait"

@@ -39,6 +39,7 @@ from runs.ledger.ledger import Ledger, ScriptFactory
 from runs.ledger.outcomes import Lost, Outcome, Reason, Won
 from runs.ledger.publication import MARK_PUBLISHED, NOTE_PUBLICATION_ERROR, PublicationError, Published
 from runs.ledger.release import REFUSE, RELEASE, Refusal, Release
+from runs.ledger.resume import Resume, resume
 from runs.ledger.sessions import append_turn
 from runs.limits import Limits
 from runs.patterns import PatternRegistry
@@ -48,6 +49,7 @@ from runs.seams import seam
 from runs.shielding import complete, finish
 from runs.states import TERMINAL, DeliveryState, RunStatus
 from runs.submission import Submission
+from runs.waits import WaitKind
 
 log = structlog.get_logger(__name__)
 
@@ -156,6 +158,27 @@ class Engine:
         except (Unknown, psycopg.Error) as error:
             # The job is there; a probe will find it and the relay will mark it (REC-11).
             log.warning("run.mark_published_failed", run=str(hop.run_id), error=str(error).splitlines()[0])
+        return True
+
+    async def resume(self, kind: WaitKind, run_id: uuid.UUID, owner_id: uuid.UUID) -> bool:
+        """Bring a Run back whose owner has answered, and publish its next hop (WAIT-5, WAIT-10, WAIT-11).
+
+        Returns:
+            Whether this call resumed it; False when it is not parked on that owner, or the owner has not answered.
+
+        Raises:
+            Unknown: the ledger did not answer; the wait or the committed hop stands, and the relay goes on from there.
+
+        Cancellation: the transaction is completed first; a committed hop stays for the relay.
+        """
+        request = Resume(run_id, kind.status, kind.name, owner_id, kind.resume_proof, self.boot_id)
+        outcome = await complete(self.ledger.script(ScriptFactory(resume, request)))
+        if isinstance(outcome, Lost):
+            return False
+        await seam("resume.committed")
+        hop = outcome.value
+        log.info("run.resumed", run=str(run_id), hop=hop.seq, kind=kind.name, owner=str(owner_id))
+        await self.publish(HopRef(run_id, hop.seq, hop.queue, hop.priority))
         return True
 
     async def _admit(

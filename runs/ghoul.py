@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import structlog
 
-from runs.driver.drive import Driver, Failed, Finished, NotMine
+from runs.driver.drive import Driver, End, Failed, Finished, NotMine, Waiting
 from runs.errors import Corrupt, EvidenceFailed, LychdError, NodeFailed, PatternError, PatternNotFound, Unknown
 from runs.events.bus import RunEventBus
 from runs.events.event import Kind
@@ -25,6 +25,7 @@ from runs.ledger.claim import CLAIM, RECLAIM, Claim, Claimed
 from runs.ledger.ledger import Ledger
 from runs.ledger.outcomes import Lost, Outcome, Won
 from runs.ledger.settle import SETTLE, Settlement
+from runs.parking import Parking
 from runs.patterns import PatternRegistry
 from runs.patterns.pattern import AnyPattern
 from runs.pinned import pinned_digest
@@ -67,6 +68,7 @@ class Ghoul:
     revalidate: Revalidate
     gate: Gate
     boot_id: uuid.UUID
+    parking: Parking
     moved: Callable[[Claimed, str], None]
 
     async def perform_run(self, run_id: uuid.UUID, seq: int) -> Result:
@@ -117,7 +119,7 @@ class Ghoul:
             return await self.ledger.run(RECLAIM, claim)
         return outcome
 
-    async def _carry(self, claimed: Claimed) -> Finished | Failed | NotMine:
+    async def _carry(self, claimed: Claimed) -> End:
         try:
             pattern = self._pinned(claimed)
             scopes = await self.revalidate(claimed)
@@ -142,8 +144,13 @@ class Ghoul:
         except (PatternNotFound, PatternError) as error:
             raise PinnedPattern(error.detail) from error
 
-    async def _end(self, claimed: Claimed, end: Finished | Failed | NotMine) -> Result:
+    async def _end(self, claimed: Claimed, end: End) -> Result:
         """Settle, clean up, tell, in the order of SET-2. Runs to its end whoever is cancelled meanwhile."""
+        if isinstance(end, Waiting):
+            parked = await self.parking.park(claimed, end)
+            if not isinstance(parked, Failed | NotMine):
+                return {"outcome": parked}
+            end = parked
         if isinstance(end, NotMine):
             log.info("run.hop_lost", run=str(claimed.run_id), hop=claimed.seq, reason=end.lost.reason.value)
             return {"outcome": "lost", "reason": end.lost.reason.value}

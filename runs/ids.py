@@ -37,6 +37,11 @@ def effect_key(run_id: uuid.UUID, visit: int, name: str, occurrence: int) -> uui
     return uuid.uuid5(_EFFECTS, json.dumps([str(run_id), visit, name, occurrence], separators=(",", ":")))
 
 
+def owner_id(run_id: uuid.UUID, visit: int, kind: str) -> uuid.UUID:
+    """The id of the record that one activation of a node waits for: asked again, it is the same (ruling 25)."""
+    return uuid.uuid5(_EFFECTS, json.dumps([str(run_id), visit, "wait", kind], separators=(",", ":")))
+
+
 def job_key(run_id: uuid.UUID, enqueue_seq: int) -> str:
     """The broker key of one hop (ADM-13)."""
     return f"run:{run_id}:{enqueue_seq}"

@@ -27,10 +27,25 @@ class Ended:
     output: Any
 
 
-def before_node(run_id: str, node: str, visit: int, hop: int, state_json: str) -> str:
-    """The snapshot list, as JSON text, of a Run about to enter `node`. `state_json` is checked JSON text."""
+def before_node(
+    run_id: str, node: str, visit: int, hop: int, state_json: str, wait: dict[str, Any] | None = None
+) -> str:
+    """The snapshot list, as JSON text, of a Run about to enter `node`. `state_json` is checked JSON text.
+
+    `wait` names the kind and the owner that the Run waits for before it enters (ruling 25).
+    """
     head = payloads.canonical(
-        [{"hop": hop, "id": f"{run_id}:{visit}", "kind": "node", "node": node, "status": CREATED, "visit": visit}]
+        [
+            {
+                "hop": hop,
+                "id": f"{run_id}:{visit}",
+                "kind": "node",
+                "node": node,
+                "status": CREATED,
+                "visit": visit,
+                "wait": wait,
+            }
+        ]
     )
     return f'{head[:-2]},"state":{state_json}}}]'
 

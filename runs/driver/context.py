@@ -19,7 +19,7 @@ from runs.driver.steps import StepJournal
 from runs.driver.threads import Threads
 from runs.errors import LychdError
 from runs.events.event import Kind
-from runs.patterns import Context, RetryPolicy, RunInfo
+from runs.patterns import Context, NoVerdict, RetryPolicy, RunInfo, Verdict
 from runs.patterns.context import Level, Span
 from runs.patterns.retry import NO_RETRY
 
@@ -38,7 +38,8 @@ class NodeContext[I: BaseModel, S: BaseModel](Context[I, S]):
     """The real thing behind `runs.patterns.Context`."""
 
     def __init__(
-        self, *, given: I, state: S, run: RunInfo, emit: Emit, journal: StepJournal, threads: Threads, limit: int
+        self, *, given: I, state: S, run: RunInfo, emit: Emit, journal: StepJournal, threads: Threads, limit: int,
+        verdict: Verdict | None = None,
     ) -> None:
         self._input = given
         self._state = state
@@ -47,6 +48,7 @@ class NodeContext[I: BaseModel, S: BaseModel](Context[I, S]):
         self._journal = journal
         self._threads = threads
         self._limit = limit
+        self._verdict = verdict
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._cancelled = threading.Event()
@@ -68,6 +70,12 @@ class NodeContext[I: BaseModel, S: BaseModel](Context[I, S]):
     @property
     def run(self) -> RunInfo:
         return self._run
+
+    @property
+    def verdict(self) -> Verdict:
+        if self._verdict is None:
+            raise NoVerdict(f"Node {self._run.node!r} was not entered from a wait, so there is no verdict.")
+        return self._verdict
 
     @property
     def cancelled(self) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from runs import payloads
+from runs import ids, payloads
+from runs import reads as rows
 from runs.driver.codec import Ended, Resumable, before_node, resumable
 from runs.driver.context import NodeContext
 from runs.driver.steps import Entry, Hop, HopLost, StepJournal
@@ -26,12 +27,10 @@ from runs.ledger.checkpoint import SAVE_CHECKPOINT, SaveCheckpoint
 from runs.ledger.claim import Claimed
 from runs.ledger.ledger import Ledger
 from runs.ledger.outcomes import Lost
-from runs.patterns import Finish, Goto, RunInfo, Wait
+from runs.patterns import Finish, Goto, RunInfo, Verdict, Wait
 from runs.patterns.pattern import AnyPattern
 from runs.seams import seam
-
-type JournalOf = Callable[[Hop, int], Awaitable[dict[tuple[str, int], Entry]]]
-
+from runs.waits import Ask, WaitKind, WaitKinds
 
 class StasisLost(NodeFailed):
     """The Run was to return from a checkpoint, and there is none that can be used."""
@@ -68,7 +67,15 @@ class NotMine:
     lost: Lost
 
 
-type End = Finished | Failed | NotMine
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The node wants to wait; the checkpoint that names kind and owner is written. Parking is for the ghoul."""
+
+    kind: WaitKind
+    ask: Ask
+
+
+type End = Finished | Failed | NotMine | Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +83,16 @@ class Driver:
     """Runs claimed hops.
 
     Args:
-        journal_of: reads what earlier hops recorded for a visit; only asked when a Run returns.
+        reads: for what a returning Run needs: its journal, the answer it waited for.
+        waits: the kinds of wait that are installed.
         limit: bytes of state, output, step result and event, each as JSON.
     """
 
     ledger: Ledger
     bus: RunEventBus
     threads: Threads
-    journal_of: JournalOf
+    reads: rows.Reads
+    waits: WaitKinds
     limit: int
 
     async def drive(self, claimed: Claimed, pattern: AnyPattern, scopes: frozenset[str]) -> End:
@@ -99,6 +108,7 @@ class Driver:
         """
         hop = Hop(claimed.run_id, claimed.seq, claimed.claim_id)
         node: str | None = None
+        verdict: Verdict | None = None
         try:
             given = pattern.parse_input(claimed.input)
             if claimed.resume:
@@ -106,7 +116,8 @@ class Driver:
                 if isinstance(point, Ended):
                     return Finished(payloads.check(point.output, "output", self.limit))
                 node, visit, state = point.node, point.visit, pattern.parse_state(point.state)
-                recorded = await self.journal_of(hop, visit)
+                recorded = await self._journal(hop, visit)
+                verdict = await self._answer(point)
             else:
                 node, visit, state = pattern.manifest.start, 0, pattern.initial_state(given)
                 recorded = {}
@@ -124,12 +135,13 @@ class Driver:
                     pattern=claimed.pattern_key,
                     revision=claimed.pattern_revision,
                 )
-                outcome, state = await self._activate(hop, pattern, info, given, state, recorded)
+                outcome, state = await self._activate(hop, pattern, info, given, state, recorded, verdict)
+                verdict = None
                 if isinstance(outcome, Finish):
                     return Finished(payloads.check(pattern.dump_output(outcome.output), "output", self.limit))
-                if isinstance(outcome, Wait):
-                    raise NodeFailed(f"Nothing here can wait for a {outcome.kind}: that kind of wait is not installed.")
                 state_json = payloads.check(pattern.dump_state(state), "state", self.limit)
+                if isinstance(outcome, Wait):
+                    return await self._wait(hop, claimed, info, outcome, state_json)
                 node, visit, recorded = outcome.node, visit + 1, {}
                 if pattern.manifest.durable:
                     await self._checkpoint(hop, node, visit, state_json)
@@ -148,11 +160,58 @@ class Driver:
             raise StasisLost("The Run was to return from a checkpoint, and it names no node to return to.")
         return point
 
-    async def _checkpoint(self, hop: Hop, node: str, visit: int, state_json: str) -> None:
+    async def _journal(self, hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
+        return {
+            (row.name, row.occurrence): Entry(row.args_digest, row.result)
+            for row in await rows.journal(self.reads, hop.run_id, visit)
+        }
+
+    async def _answer(self, point: Resumable) -> Verdict | None:
+        """The durable answer to the wait that the checkpoint names; never what a message said of it (WAIT-9)."""
+        if point.wait is None:
+            return None
+        kind = self.waits.get(point.wait["kind"])
+        if kind is None:
+            raise StasisLost(f"The Run waited for a {point.wait['kind']}, and that kind of wait is not installed.")
+        answer = await kind.answer(self.reads, uuid.UUID(point.wait["owner"]))
+        if answer is None:
+            raise StasisLost("The Run returned from a wait whose owner has not answered.")
+        return answer
+
+    async def _wait(
+        self, hop: Hop, claimed: Claimed, info: RunInfo, outcome: Wait[str], state_json: str
+    ) -> Waiting:
+        """Checkpoint the Run before the node that comes after the wait, owner included (WAIT-2)."""
+        kind = self.waits.get(outcome.kind)
+        if kind is None:
+            raise NodeFailed(f"Nothing here can wait for a {outcome.kind}: that kind of wait is not installed.")
+        request = outcome.request()
+        kind.prove(request)
+        owner = ids.owner_id(hop.run_id, info.visit, outcome.kind)
+        ask = Ask(
+            owner_id=owner,
+            run_id=hop.run_id,
+            tenant=claimed.tenant,
+            node=info.node,
+            visit=info.visit,
+            request=request,
+            pattern_key=claimed.pattern_key,
+            sigil_id=claimed.sigil_id,
+            sigil_name=claimed.sigil_name,
+            source=claimed.source,
+        )
+        await self._checkpoint(
+            hop, outcome.then, info.visit + 1, state_json, wait={"kind": outcome.kind, "owner": str(owner)}
+        )
+        return Waiting(kind, ask)
+
+    async def _checkpoint(
+        self, hop: Hop, node: str, visit: int, state_json: str, wait: dict[str, Any] | None = None
+    ) -> None:
         outcome = await self.ledger.run(
             SAVE_CHECKPOINT,
             SaveCheckpoint(
-                hop.run_id, hop.seq, hop.claim_id, before_node(str(hop.run_id), node, visit, hop.seq, state_json)
+                hop.run_id, hop.seq, hop.claim_id, before_node(str(hop.run_id), node, visit, hop.seq, state_json, wait)
             ),
         )
         if isinstance(outcome, Lost):
@@ -167,6 +226,7 @@ class Driver:
         given: Any,
         state: Any,
         recorded: dict[tuple[str, int], Entry],
+        verdict: Verdict | None,
     ) -> tuple[Goto[str] | Finish[Any] | Wait[str], Any]:
         """One activation of one node: its outcome, and the state as it left it."""
 
@@ -184,7 +244,14 @@ class Driver:
             recorded=recorded,
         )
         context: NodeContext[Any, Any] = NodeContext(
-            given=given, state=state, run=info, emit=emit, journal=journal, threads=self.threads, limit=self.limit
+            given=given,
+            state=state,
+            run=info,
+            emit=emit,
+            journal=journal,
+            threads=self.threads,
+            limit=self.limit,
+            verdict=verdict,
         )
         emit(Kind.NODE, node=info.node, data={"phase": "entered", "visit": info.visit, "hop": info.hop})
         began = time.monotonic()

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     SETTLED = "settled"
     NOT_MINE = "not_mine"
     ARGUMENTS = "arguments"
+    NO_OWNER = "no_owner"
     BUSY = "busy"
 
 

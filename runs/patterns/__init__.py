@@ -9,13 +9,17 @@ from runs.patterns.outcomes import Finish, Goto, Outcome, UndeclaredOutcome, Wai
 from runs.patterns.pattern import AnyPattern, Pattern
 from runs.patterns.registry import PatternRegistry, discover
 from runs.patterns.retry import RetryPolicy
+from runs.patterns.verdict import EffectChanged, NotGranted, NoVerdict, Verdict
 
 __all__ = [
     "AnyPattern",
     "Context",
+    "EffectChanged",
     "Finish",
     "Goto",
     "Manifest",
+    "NoVerdict",
+    "NotGranted",
     "Outcome",
     "Pattern",
     "PatternError",
@@ -23,6 +27,7 @@ __all__ = [
     "RetryPolicy",
     "RunInfo",
     "UndeclaredOutcome",
+    "Verdict",
     "Wait",
     "discover",
 ]

@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 from pydantic import BaseModel
 
 from runs.patterns.retry import NO_RETRY, RetryPolicy
+from runs.patterns.verdict import Verdict
 
 type Level = Literal["debug", "info", "warning", "error"]
 # A span of time; a bare number means seconds.
@@ -63,6 +64,15 @@ class Context[I: BaseModel, S: BaseModel](ABC):
     @abstractmethod
     def run(self) -> RunInfo:
         """Which Run this is and where it stands."""
+
+    @property
+    @abstractmethod
+    def verdict(self) -> Verdict:
+        """What the owner answered on which the Run waited just before this node (WAIT-9).
+
+        Raises:
+            NoVerdict: this node was not entered from a wait.
+        """
 
     @property
     @abstractmethod

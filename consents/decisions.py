@@ -1,0 +1,170 @@
+"""decide: the one home of a person's verdict, for admin, REST and CLI alike.
+
+One transaction: lock the Consent, judge permission and expiry by the database's clock, write the vote, and with the
+deciding vote the receipt. The first verdict stands. Resuming the Run is another transaction (ruling 5).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from consents.models import ConsentStatus
+from runs.errors import Conflict, Forbidden, NotFound, TooLarge
+from runs.ledger.script import Script, Statement
+
+COMMENT_LIMIT = 10_000
+DECIDE = "consents.decide_consent"
+
+
+class AlreadySettled(Conflict):
+    """The Consent was settled before."""
+
+    code, title = "already_settled", "Already settled"
+
+
+class QuestionChanged(Conflict):
+    """What was shown is not what is asked."""
+
+    code, title = "question_changed", "The question is another"
+
+
+class AlreadyVoted(Conflict):
+    """This person has voted the other way already."""
+
+    code, title = "already_voted", "Already voted"
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A person who decides. `permissions` are those that count here; a superuser has all."""
+
+    user_id: uuid.UUID
+    name: str
+    tenants: frozenset[str]
+    permissions: frozenset[str]
+    groups: frozenset[str]
+    superuser: bool = False
+
+    def may(self, permission: str) -> bool:
+        return self.superuser or permission in self.permissions
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One decision to record. `digest` is of what the voter was shown; None where the surface showed nothing else."""
+
+    consent_id: uuid.UUID
+    grant: bool
+    surface: str
+    comment: str = ""
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """How the Consent stands after the vote. `changed` is False when it stood so before."""
+
+    consent_id: uuid.UUID
+    run_id: uuid.UUID
+    status: ConsentStatus
+    changed: bool
+    grants: int
+    quorum: int
+
+
+LOCK = """
+select c.run_id, c.tenant, c.status, c.digest, c.permission, c."group", c.quorum, c.self_approval, c.asked_by,
+       c.expires_at is not null and c.expires_at <= now(), c.decided_by, c.decided_at
+from consents_consent c where c.id = %(id)s::uuid
+for no key update
+"""
+
+EXPIRE = """
+update consents_consent
+set status = 'expired', decided_by = 'clock', decided_at = now(), surface = 'relay'
+where id = %(id)s::uuid and status = 'pending' returning id
+"""
+
+VOTE = """
+insert into consents_consentvote (consent_id, user_id, name, granted, comment, surface, digest, at)
+values (%(id)s::uuid, %(user)s::uuid, %(name)s::text, %(granted)s::boolean, %(comment)s::text, %(surface)s::text,
+        %(digest)s::text, now())
+on conflict (consent_id, user_id) do nothing
+returning id
+"""
+
+MINE = "select granted from consents_consentvote where consent_id = %(id)s::uuid and user_id = %(user)s::uuid"
+
+GRANTS = "select count(*) from consents_consentvote where consent_id = %(id)s::uuid and granted"
+
+SETTLE = """
+update consents_consent
+set status = %(status)s::text, decided_by = %(name)s::text, decided_at = now(), surface = %(surface)s::text,
+    comment = %(comment)s::text
+where id = %(id)s::uuid and status = 'pending'
+returning id
+"""
+
+
+def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
+    """Record a vote, and the verdict if it decides.
+
+    Returns:
+        How the Consent stands, or the conflict to raise after the commit (an expiry found here is written first).
+
+    Raises:
+        NotFound: there is no such Consent in the voter's tenants.
+        Forbidden: the voter may not decide this one, and why.
+        TooLarge: the comment is too long.
+    """
+    if len(vote.comment) > COMMENT_LIMIT:
+        raise TooLarge(f"A comment has at most {COMMENT_LIMIT:,} characters.")
+    if "\0" in vote.comment:
+        raise TooLarge("A comment cannot hold a NUL character.")
+    key = {"id": str(vote.consent_id), "user": str(voter.user_id)}
+    found = yield Statement(LOCK, key)
+    if not found or found[0][1] not in voter.tenants:
+        raise NotFound("There is no such Consent.")
+    run_id, _, status, digest, permission, group, quorum, self_approval, asked_by, due, by, at = found[0]
+    _authorise(voter, permission, group, self_approval=self_approval, asked_by=asked_by)
+    wanted = ConsentStatus.GRANTED if vote.grant else ConsentStatus.DENIED
+    if status != ConsentStatus.PENDING:
+        if status == wanted:
+            return Decided(vote.consent_id, run_id, wanted, changed=False, grants=0, quorum=quorum)
+        return AlreadySettled(f"It was {status} by {by} at {at:%Y-%m-%d %H:%M:%S} UTC; that stands.", status=status)
+    if due:
+        yield Statement(EXPIRE, key)
+        return AlreadySettled("It has expired; the answer is no.", status="expired")
+    if vote.digest is not None and vote.digest != digest:
+        return QuestionChanged()
+    params = {
+        **key,
+        "name": voter.name,
+        "granted": vote.grant,
+        "comment": vote.comment,
+        "surface": vote.surface,
+        "digest": digest,
+        "status": wanted.value,
+    }
+    if not (yield Statement(VOTE, params)):
+        mine = yield Statement(MINE, key)
+        if mine and mine[0][0] != vote.grant:
+            return AlreadyVoted()
+    grants = (yield Statement(GRANTS, key))[0][0]
+    if not vote.grant or grants >= quorum:
+        yield Statement(SETTLE, params)
+        return Decided(vote.consent_id, run_id, wanted, changed=True, grants=grants, quorum=quorum)
+    return Decided(vote.consent_id, run_id, ConsentStatus.PENDING, changed=True, grants=grants, quorum=quorum)
+
+
+def _authorise(voter: Voter, permission: str, group: str, *, self_approval: bool, asked_by: Any) -> None:
+    if not voter.may(DECIDE):
+        raise Forbidden(f"{voter.name} may not decide Consents ({DECIDE}).")
+    if permission and not voter.may(permission):
+        raise Forbidden(f"This Consent needs the permission {permission}, which {voter.name} does not have.")
+    if group and not voter.superuser and group not in voter.groups:
+        raise Forbidden(f"This Consent needs a member of the group {group}, which {voter.name} is not.")
+    if not self_approval and asked_by is not None and asked_by == voter.user_id:
+        raise Forbidden("This Consent must be decided by somebody other than the person who asked for it.")
