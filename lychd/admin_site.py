@@ -1,9 +1,15 @@
-"""The admin site under its own name; pages are declared in the apps' admin modules."""
+"""The admin site under its own name; pages are declared in the apps' admin modules. Its front page says what waits."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib.admin import AdminSite
 from django.contrib.admin.apps import AdminConfig
+from django.http import HttpRequest
+from django.template.response import TemplateResponse
+
+MOST_NAMED = 10
 
 
 class LychdAdminSite(AdminSite):
@@ -12,6 +18,26 @@ class LychdAdminSite(AdminSite):
     site_header = "LychD"
     site_title = "LychD"
     index_title = "Operations"
+
+    def index(self, request: HttpRequest, extra_context: Any = None) -> TemplateResponse:
+        """The front page: which Vessel holds the database, and the Runs that need a person."""
+        return super().index(request, {**(extra_context or {}), **_standing(request)})
+
+
+def _standing(request: HttpRequest) -> dict[str, Any]:
+    # The site is made while apps are still loading; models exist only by the time somebody asks for a page.
+    from runs.admin import tenancy
+    from runs.admin.filters import quarantined
+    from runs.models import VesselSlot
+
+    user: Any = request.user
+    found: dict[str, Any] = {"needs": None, "vessel": None, "sees_vessel": user.has_perm("runs.view_boot")}
+    if found["sees_vessel"]:
+        found["vessel"] = VesselSlot.objects.select_related("boot").defer("boot__report").first()
+    if user.has_perm("runs.view_run"):
+        runs = quarantined(tenancy.visible(request)).only("id", "pattern_key", "tenant", "quarantine_reason")
+        found["needs"] = list(runs[: MOST_NAMED + 1])
+    return found
 
 
 class LychdAdminConfig(AdminConfig):

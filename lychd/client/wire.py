@@ -65,26 +65,27 @@ class Wire:
 
     Args:
         url: `http://host:port`, `https://…` or `unix:/path`.
-        token: of a Sigil.
+        token: of a Sigil; None asks only what is open to everyone.
         timeout: seconds for each answer; event streams live as long as the server is heard.
 
     Raises:
         BadAddress: the URL is not one, or the token cannot be sent.
     """
 
-    def __init__(self, url: str, token: str, timeout: float) -> None:
+    def __init__(self, url: str, token: str | None, timeout: float) -> None:
         local = url.startswith("unix:")
         self.url = url.rstrip("/")
         self._root = "http://localhost" if local else self.url
         self._timeout = timeout
-        if not token or not token.isascii() or not token.isprintable() or " " in token:
+        if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
             raise BadAddress("The token is empty or holds characters that no token has.")
         host = _host(self._root)
         if host is None:
             raise BadAddress(f"{url[:200]!r} is not the address of a Vessel; one looks like http://127.0.0.1:8000.")
         self._http = httpx2.AsyncClient(
             base_url=f"{self._root}/api/v1",
-            headers={"Authorization": f"Bearer {token}", "User-Agent": f"lychd/{version('lychd')}"},
+            headers={"User-Agent": f"lychd/{version('lychd')}"}
+            | ({"Authorization": f"Bearer {token}"} if token else {}),
             timeout=timeout,
             transport=httpx2.AsyncHTTPTransport(uds=url.removeprefix("unix:")) if local else None,
             # A proxy of the environment has no business between this machine and its own Vessel.

@@ -11,7 +11,6 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import psycopg
 import structlog
 
 from runs import ids
@@ -19,7 +18,6 @@ from runs import reads as rows
 from runs.broker.jobs import JobStatus, JobView
 from runs.broker.probe import Probe
 from runs.engine import Engine, HopRef
-from runs.errors import LychdError
 from runs.ledger.ledger import Ledger
 from runs.ledger.outcomes import Won
 from runs.ledger.publication import MARK_PUBLISHED, Published
@@ -33,6 +31,7 @@ PAGE = 32
 # With a deep queue that is all well, this bounds what looking at it costs; what needed repair is followed at once.
 PAGES_A_TICK = 8
 PROBE_SECONDS = 5.0
+MOST_TOLD = 1000
 
 type Key = tuple[datetime, uuid.UUID]
 
@@ -55,6 +54,7 @@ class DeliveryRelay:
     repaired: int = 0
     degraded: int = 0
     name: str = "delivery"
+    _told: set[rows.QueuedRow] = field(default_factory=set[rows.QueuedRow])
 
     async def tick(self) -> bool:
         """Look at a few pages.
@@ -80,35 +80,32 @@ class DeliveryRelay:
         except BaseException:
             self.pages.failed(page)
             raise
-        retain = False
-        for row in found:
-            try:
-                retain |= await self._repair(row, jobs.get(ids.job_key(row.run_id, row.seq)))
-            except (LychdError, psycopg.Error, OSError, TimeoutError) as error:
-                # One owner's trouble is its own; the others of the page go on (RLY-4).
-                self.degraded += 1
-                retain = True
-                log.warning(
-                    "relay.owner_failed", relay=self.name, run=str(row.run_id), error=str(error).splitlines()[0]
-                )
+        # Together, so that their publications share a statement and one that hangs delays nobody else.
+        kept = await asyncio.gather(*(self._look(row, jobs.get(ids.job_key(row.run_id, row.seq))) for row in found))
         full = len(found) == PAGE
         end = (found[-1].updated_at, found[-1].run_id) if full else None
-        self.pages.report(page, end=end, retain=retain)
+        self.pages.report(page, end=end, retain=any(kept))
         return full and not page.revisit
+
+    async def _look(self, row: rows.QueuedRow, job: JobView | None) -> bool:
+        """`_repair`, whose trouble is this owner's own: the others of the page go on (RLY-4)."""
+        try:
+            return await self._repair(row, job)
+        except Exception as error:  # noqa: BLE001 - recorded, and this owner is looked at again
+            self.degraded += 1
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            log.warning("relay.owner_failed", relay=self.name, run=str(row.run_id), error=reason)
+            return True
 
     async def _repair(self, row: rows.QueuedRow, job: JobView | None) -> bool:
         """Bring one hop on its way. Returns whether it has to be looked at again."""
         if row.state is None or row.delivery_queue != row.queue or row.delivery_priority != row.priority:
-            self.degraded += 1
-            log.error("relay.corrupt_delivery", run=str(row.run_id), hop=row.seq, state=row.state)
-            return True
+            return self._corrupt(row)
         if row.state == DeliveryState.HELD:
             return True
         if row.state not in {DeliveryState.PENDING, DeliveryState.PUBLISHED}:
             # Queued, yet its hop is claimed or settled: truth contradicts itself, recovery has to judge it.
-            self.degraded += 1
-            log.error("relay.corrupt_delivery", run=str(row.run_id), hop=row.seq, state=row.state)
-            return True
+            return self._corrupt(row)
         if job is None:
             self.repaired += 1
             log.info("relay.republishing", run=str(row.run_id), hop=row.seq)
@@ -116,6 +113,7 @@ class DeliveryRelay:
         if not job.status.terminal:
             if row.state == DeliveryState.PENDING:
                 await self.ledger.run(MARK_PUBLISHED, Published(row.run_id, row.seq))
+                return True
             return job.status is not JobStatus.QUEUED
         outcome = await self.ledger.run(
             ROTATE, Rotation(row.run_id, row.seq, self.engine.boot_id, f"the broker's record ended {job.status.value}")
@@ -125,3 +123,13 @@ class DeliveryRelay:
         self.repaired += 1
         log.info("relay.rotated", run=str(row.run_id), hop=outcome.value, record=job.status.value)
         return not await self.engine.publish(HopRef(row.run_id, outcome.value, row.queue, row.priority))
+
+    def _corrupt(self, row: rows.QueuedRow) -> bool:
+        """Leave alone what contradicts itself; it is looked at for ever and told once."""
+        self.degraded += 1
+        if row not in self._told:
+            if len(self._told) >= MOST_TOLD:
+                self._told.clear()
+            self._told.add(row)
+            log.error("relay.corrupt_delivery", run=str(row.run_id), hop=row.seq, state=row.state)
+        return True

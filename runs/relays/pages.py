@@ -24,6 +24,7 @@ class PageScheduler[C]:
     def __init__(self) -> None:
         self._forward: C | None = None
         self._retained: deque[C | None] = deque()
+        self._sweep: set[C | None] = set()
         self._revisited_last = True
 
     @property
@@ -51,8 +52,12 @@ class PageScheduler[C]:
             self._retained.popleft()
         else:
             self._forward = end
+            if retain:
+                self._sweep.add(page.cursor)
         if retain and page.cursor not in self._retained:
             self._retained.append(page.cursor)
+        if not page.revisit and end is None:
+            self._forget_older_sweeps()
 
     def failed(self, page: Page[C]) -> None:
         """The page raised: it is looked at again, and a revisit that raises does not stall the way forward (RLY-12).
@@ -61,3 +66,9 @@ class PageScheduler[C]:
         """
         if page.revisit:
             self._retained.rotate(-1)
+
+    def _forget_older_sweeps(self) -> None:
+        # This sweep saw every row, so whatever is unfinished lies on a page that it retained. Pages of older sweeps
+        # begin elsewhere only because rows have gone since; keeping them too would let them pile up without bound.
+        self._retained = deque(cursor for cursor in self._retained if cursor in self._sweep)
+        self._sweep.clear()

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import structlog
 
@@ -87,33 +87,41 @@ class Supervisor:
         """Tasks that have not ended."""
         return [task for task in self._tasks if not task.done()]
 
-    async def _keep(self, relay: Relay) -> None:
+    async def _keep(self, relay: Relay) -> NoReturn:
         pauses = delays()
+        status = self.status[relay.name]
         while True:
             began = time.monotonic()
-            reason = "returned"
             try:
-                await self._loop(relay)
+                await self._loop(relay, status)
+            except asyncio.CancelledError as error:
+                # Only what the relay waited for was cancelled: it ended early, no more.
+                reason = f"{type(error).__name__}: {error}".rstrip(": ")
             except Exception as error:  # noqa: BLE001 - recorded, logged, and the relay is started again
                 reason = f"{type(error).__name__}: {error}"
-                self.status[relay.name].last_error = reason
+            _end_if_told()
+            status.failures += 1
+            status.last_error = reason
             if time.monotonic() - began > STEADY:
                 pauses = delays()
             pause = next(pauses)
-            self.status[relay.name].restarts += 1
+            status.restarts += 1
             log.warning("relay.restarting", relay=relay.name, reason=reason, delay=pause)
             await self.sleep(pause)
 
-    async def _loop(self, relay: Relay) -> None:
-        status = self.status[relay.name]
+    async def _loop(self, relay: Relay, status: RelayStatus) -> NoReturn:
         while True:
-            try:
-                more = await relay.tick()
-            except Exception:
-                status.failures += 1
-                raise
+            more = await relay.tick()
+            _end_if_told()
             status.passes += 1
             status.last_pass = time.monotonic()
             status.last_error = None
             if not more:
                 await self.sleep(relay.interval)
+
+
+def _end_if_told() -> None:
+    """A pass that turned the supervisor's cancellation into something else has still been told to end."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

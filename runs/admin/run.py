@@ -1,0 +1,229 @@
+"""The pages of Runs: the list, and one Run with its hops, its newest Steps and where it may return to."""
+
+# Django's admin classes take type arguments in the stubs, not at run time.
+# pyright: reportMissingTypeArgument=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import F, TextField
+from django.db.models.functions import Cast, Left
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.safestring import SafeString
+
+from runs import payloads
+from runs.admin import shown, tenancy, words
+from runs.admin.base import ReadOnlyAdmin
+from runs.admin.filters import PatternFilter, QuarantineFilter, SourceFilter, StatusFilter, TenantFilter, quarantined
+from runs.admin.keyset import Order
+from runs.errors import LychdError
+from runs.models import Checkpoint, CheckpointArchive, JournalEntry, Run, RunDelivery, Step
+from runs.patterns import Manifest
+
+STEPS, HOPS, ENTRIES = 200, 50, 50
+EXCERPT = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What surrounds a Run on its page; None where the person may not look, lists cut at their bounds."""
+
+    story: str
+    quarantine: str | None
+    rest_url: str | None
+    steps: list[Step] | None
+    more_steps: bool
+    hops: list[RunDelivery] | None
+    more_hops: bool
+    checkpoint: Checkpoint | None
+    archive: CheckpointArchive | None
+    journal: list[JournalEntry] | None
+
+
+@admin.register(Run)
+class RunAdmin(ReadOnlyAdmin):
+    """The canonical records."""
+
+    orders = (
+        Order(frozenset({"tenant", "status"}), ("created_at", "id")),
+        Order(frozenset({"tenant", "pattern_key"}), ("created_at", "id")),
+        Order(frozenset({"tenant"}), ("created_at", "id")),
+        # Only under ids or a session, which leave few rows to sort.
+        Order(frozenset(), ("created_at", "id")),
+    )
+    few = frozenset({"id", "session_id"})
+    qualifiers = {
+        "id": "id",
+        "pattern": "pattern_key",
+        "session": "session_id",
+        "key": "idempotency_key",
+        "tenant": "tenant",
+    }
+    by_tenant = True
+    list_only = (
+        "id",
+        "tenant",
+        "pattern_key",
+        "pattern_revision",
+        "status",
+        "source",
+        "sigil_name",
+        "priority",
+        "enqueue_seq",
+        "created_at",
+        "finished_at",
+        "quarantined_at",
+    )
+    payloads = ("input", "output", "intent")
+    open_payloads = ("manifest",)
+
+    list_display = ("title", "state", "source", "sigil_name", "hop", "created", "finished")
+    list_filter = (StatusFilter, QuarantineFilter, TenantFilter, PatternFilter, SourceFilter)
+    search_help_text = "An id, or exactly: id: pattern: session: key: tenant:"
+    change_form_template = "admin/runs/run/change_form.html"
+    fieldsets = (
+        (None, {"fields": ("id", "state", "tenant", "road")}),
+        ("Payload", {"fields": ("input_shown", "output_shown", "error_code", "error_node", "error_shown")}),
+        ("Pattern", {"fields": ("pattern_key", "pattern_revision", "pattern_digest", "graph")}),
+        (
+            "Request",
+            {"fields": ("sigil_name", "surface", "source", "granted", "in_session", "idempotency_key", "from_run")},
+        ),
+        ("Lane and wait", {"fields": ("queue_name", "priority", "hop", "wait_kind", "wait_owner", "waits_since")}),
+        ("Times", {"fields": ("created", "started", "changed", "finished")}),
+        ("As it was asked", {"fields": ("intent_shown", "request_digest", "manifest_shown"), "classes": ("collapse",)}),
+    )
+
+    input_shown = shown.payload("input")
+    output_shown = shown.payload("output")
+    intent_shown = shown.payload("intent", "request")
+    manifest_shown = shown.payload("manifest")
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """The list, with quarantined Runs named above it whatever is filtered (ruling 15)."""
+        found = quarantined(tenancy.visible(request)).only("id", "pattern_key", "tenant", "quarantine_reason")[:11]
+        context: Any = {**(extra_context or {}), "quarantined": list(found)}
+        return super().changelist_view(request, context)
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Django's page with what surrounds the Run."""
+        run: Run | None = kwargs.get("obj")
+        if run is not None:
+            context["around"] = _around(request, run)
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    @admin.display(description="Run")
+    def title(self, run: Run) -> str:
+        """Pattern and the part of the id that tells Runs apart at a glance."""
+        return f"{run.pattern_key} {run.pattern_revision} · {str(run.id)[-8:]}"
+
+    @admin.display(description="status")
+    def state(self, run: Run) -> SafeString:
+        """In words."""
+        return shown.status(run.status, quarantined=run.quarantined_at is not None)
+
+    @admin.display(description="hop")
+    def hop(self, run: Run) -> int:
+        """The generation."""
+        return run.enqueue_seq
+
+    @admin.display(description="created")
+    def created(self, run: Run) -> SafeString:
+        """When it was admitted."""
+        return shown.moment(run.created_at)
+
+    @admin.display(description="started")
+    def started(self, run: Run) -> SafeString:
+        """When a hop of it was first claimed."""
+        return shown.exact_moment(run.started_at)
+
+    @admin.display(description="changed")
+    def changed(self, run: Run) -> SafeString:
+        """When the ledger last wrote it."""
+        return shown.exact_moment(run.updated_at)
+
+    @admin.display(description="finished")
+    def finished(self, run: Run) -> SafeString:
+        """When it became terminal."""
+        return shown.moment(run.finished_at)
+
+    @admin.display(description="waits since")
+    def waits_since(self, run: Run) -> SafeString:
+        """When it was parked."""
+        return shown.exact_moment(run.wait_since)
+
+    @admin.display(description="error")
+    def error_shown(self, run: Run) -> SafeString:
+        """The message, line by line."""
+        return shown.block(run.error_message)
+
+    @admin.display(description="scopes")
+    def granted(self, run: Run) -> str:
+        """The authority that was recorded at admission."""
+        return ", ".join(run.scopes) or "none"
+
+    @admin.display(description="session")
+    def in_session(self, run: Run) -> SafeString:
+        """The conversation."""
+        return shown.link("session", getattr(run, "session_id", None))
+
+    @admin.display(description="rerun of")
+    def from_run(self, run: Run) -> SafeString:
+        """The Run that this one runs again."""
+        return shown.link("run", getattr(run, "ancestor_id", None))
+
+    @admin.display(description="graph")
+    def graph(self, run: Run) -> SafeString:
+        """The pinned graph, drawn."""
+        try:
+            return shown.block(Manifest.from_json(payloads.parse(getattr(run, "manifest_text", "null"))).draw())
+        except LychdError as error:
+            return shown.block(error.detail)
+
+
+def _around(request: HttpRequest, run: Run) -> Around:
+    user: Any = request.user
+
+    def may(model: str) -> bool:
+        return user.has_perm(f"runs.view_{model}")
+
+    steps: list[Step] | None = None
+    hops: list[RunDelivery] | None = None
+    if may("step"):
+        found = Step.objects.filter(run=run).only("id", "seq", "kind", "node", "at").order_by("-seq")
+        if user.has_perm("runs.view_payload"):
+            text: Any = Cast(F("data"), TextField())
+            found = found.annotate(excerpt=Left(text, EXCERPT))
+        steps = list(found[: STEPS + 1])
+    if may("rundelivery"):
+        hops = list(RunDelivery.objects.filter(run=run).order_by("-enqueue_seq")[: HOPS + 1])
+    return Around(
+        story=words.story(run),
+        quarantine=words.quarantine(run),
+        rest_url=_rest_url(run),
+        steps=steps and steps[:STEPS],
+        more_steps=steps is not None and len(steps) > STEPS,
+        hops=hops and hops[:HOPS],
+        more_hops=hops is not None and len(hops) > HOPS,
+        checkpoint=Checkpoint.objects.filter(run=run).only("enqueue_seq", "updated_at").first()
+        if may("checkpoint")
+        else None,
+        archive=CheckpointArchive.objects.filter(run=run).only("enqueue_seq", "archived_at").first()
+        if may("checkpointarchive")
+        else None,
+        journal=list(JournalEntry.objects.filter(run=run).defer("result").order_by("-visit", "-id")[:ENTRIES])
+        if may("journalentry")
+        else None,
+    )
+
+
+def _rest_url(run: Run) -> str | None:
+    """The Run over REST, where a project mounts the API under its name."""
+    try:
+        return f"{reverse('api:api-root')}runs/{run.pk}"
+    except NoReverseMatch:
+        return None
