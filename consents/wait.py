@@ -42,7 +42,7 @@ insert into consents_consent (
     id, run_id, tenant, node, visit, pattern_key, sigil_name, asked_by, title, body, facts, risk, effect, digest,
     permission, "group", quorum, self_approval, status, requested_at, expires_at, comment, policy_digest)
 select %(id)s::uuid, r.id, r.tenant, %(node)s::text, %(visit)s::int, %(pattern)s::text, %(sigil)s::text,
-    (select s.owner_id from sigils_sigil s where s.id = %(sigil_id)s::uuid),
+    %(asked_by)s::uuid,
     %(title)s::text, %(body)s::text, %(facts)s::jsonb, %(risk)s::text, %(effect)s::jsonb, %(digest)s::text,
     %(permission)s::text, %(group)s::text, %(quorum)s::smallint, %(self_approval)s::boolean, 'pending', now(),
     now() + make_interval(secs => %(expires_in)s::float8), '', ''
@@ -218,7 +218,7 @@ class ConsentWait:
             "visit": ask.visit,
             "pattern": ask.pattern_key,
             "sigil": ask.sigil_name,
-            "sigil_id": str(ask.sigil_id) if ask.sigil_id else None,
+            "asked_by": str(ask.asked_by) if ask.asked_by else None,
             "title": asked["title"],
             "body": asked["body"],
             "facts": payloads.canonical(asked["facts"]),

@@ -116,6 +116,11 @@ class Config(BaseSettings):
         validation_alias=_env("LYCHD_ROUTES"),
         description='routing rules as JSON: [{"source": "cli", "pattern": "inventory", "queue": "runs", "priority": 60}]',
     )
+    policies: Annotated[tuple[Path, ...], NoDecode] = Field(
+        (),
+        validation_alias=_env("LYCHD_POLICIES"),
+        description="TOML files with standing policies, separated as in PATH",
+    )
     max_payload: int = Field(
         MEBIBYTE,
         ge=1024,
@@ -154,7 +159,7 @@ class Config(BaseSettings):
     def _words(cls, value: Any) -> Any:
         return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
 
-    @field_validator("roots", mode="before")
+    @field_validator("roots", "policies", mode="before")
     @classmethod
     def _paths(cls, value: Any) -> Any:
         return tuple(Path(part) for part in value.split(os.pathsep) if part) if isinstance(value, str) else value

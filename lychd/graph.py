@@ -30,6 +30,7 @@ from runs.limits import Limits
 from runs.patterns import PatternRegistry
 from runs.reads import Reads
 from runs.relays.supervisor import Supervisor
+from runs.waits import WaitKinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Vessel:
     ghoul: Ghoul
     lanes: Lanes
     threads: Threads
+    waits: WaitKinds
     supervisor: Supervisor
     limits: Limits
     claim_gate: Gate

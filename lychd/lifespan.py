@@ -22,6 +22,8 @@ from typing import Any
 import psycopg
 import structlog
 
+from consents.policies import load as load_policies
+from consents.policies import sync as sync_policies
 from lychd import wiring
 from lychd.config import Config
 from lychd.graph import Vessel
@@ -35,7 +37,6 @@ from runs.broker.lanes import Lanes
 from runs.broker.probe import Probe
 from runs.broker.publish import Publisher
 from runs.driver.drive import Driver
-from runs.driver.steps import Entry, Hop
 from runs.driver.threads import Threads
 from runs.engine import Engine, HopRef
 from runs.errors import Degraded, LychdError, Unknown
@@ -49,10 +50,12 @@ from runs.ledger.claim import Claimed
 from runs.ledger.ledger import Ledger, ScriptFactory
 from runs.ledger.steps import Steps
 from runs.limits import Limits
+from runs.parking import Parking
 from runs.reads import Reads
 from runs.relays.delivery import DeliveryRelay
 from runs.relays.limits import LimitsRelay
 from runs.relays.supervisor import Supervisor
+from runs.relays.waits import WaitRelay
 from runs.relays.wakeups import Wakeups
 from runs.routing import QUEUES
 from runs.states import TERMINAL
@@ -86,7 +89,8 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
     Cancellation: the stack holds what was opened so far.
     """
     conninfo = urls.conninfo(database_url)
-    registry, router = wiring.registry(), wiring.router(config)
+    registry, router, waits = wiring.registry(), wiring.router(config), wiring.wait_kinds()
+    policies = load_policies(config.policies)
     boot = boots.BootRecord(ids.mint(), socket.gethostname(), os.getpid(), config.profile, version("lychd"))
     await _look_at_server(conninfo, config)
     guard = Guard(conninfo, boot)
@@ -124,15 +128,17 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
         boot_id=boot.id,
         limit=config.max_payload,
     )
+    moved = partial(_moved, bus, limits)
     ghoul = Ghoul(
         ledger=ledger,
         bus=bus,
-        driver=Driver(ledger, bus, threads, partial(_journal, reads), config.max_payload),
+        driver=Driver(ledger, bus, threads, reads, waits, config.max_payload),
         registry=registry,
         revalidate=wiring.Authority(reads),
         gate=claim_gate,
         boot_id=boot.id,
-        moved=partial(_moved, bus, limits),
+        parking=Parking(ledger, reads, bus, engine.resume, moved),
+        moved=moved,
     )
     lanes = Lanes(
         conninfo,
@@ -149,6 +155,7 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
             DeliveryRelay(engine, ledger, reads, probe),
             LimitsRelay(reads, limits),
             Wakeups(conninfo, partial(_publish_current, reads, engine)),
+            *(WaitRelay(kind, engine, ledger, reads) for kind in waits),
         ]
     )
     vessel = Vessel(
@@ -166,6 +173,7 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
         ghoul=ghoul,
         lanes=lanes,
         threads=threads,
+        waits=waits,
         supervisor=supervisor,
         limits=limits,
         claim_gate=claim_gate,
@@ -174,6 +182,7 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
         stop=stop,
     )
 
+    await ledger.script(ScriptFactory(sync_policies, policies))
     # Recovery of what earlier boots left stands here: under the guard, before any worker claims (REC-1, REC-19).
 
     limits.set(*await rows.live_counts(reads, cap=config.max_queued + 1))
@@ -277,13 +286,6 @@ async def _stop_workers(vessel: Vessel) -> None:
     await vessel.lanes.stop(0.0, WORKER_STOP_SECONDS)
     if vessel.threads.live:
         raise TimeoutError(f"{vessel.threads.live} node threads did not end.")
-
-
-async def _journal(reads: Reads, hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
-    return {
-        (row.name, row.occurrence): Entry(row.args_digest, row.result)
-        for row in await rows.journal(reads, hop.run_id, visit)
-    }
 
 
 async def _publish_current(reads: Reads, engine: Engine, run_id: uuid.UUID) -> None:

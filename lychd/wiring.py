@@ -6,6 +6,9 @@ import asyncio
 import uuid
 from dataclasses import dataclass, field
 
+from django.apps import apps
+from django.utils.module_loading import import_string
+
 from lychd.config import BadSetting, Config
 from lychd.postgres.budget import ConnectionBudget
 from lychd.sigils.authenticate import scopes_now
@@ -17,6 +20,7 @@ from runs.ledger.ledger import CONNECTIONS
 from runs.patterns import PatternRegistry, discover
 from runs.reads import POOL_SIZE, Reads
 from runs.routing import QUEUES, Router, Rule
+from runs.waits import WaitKinds
 
 
 def registry() -> PatternRegistry:
@@ -26,6 +30,16 @@ def registry() -> PatternRegistry:
         PatternError: one of them is not written correctly.
     """
     return PatternRegistry(discover())
+
+
+def wait_kinds() -> WaitKinds:
+    """The kinds of wait that the installed apps declare on their AppConfigs (ruling 24).
+
+    Raises:
+        Corrupt: two of them contradict each other.
+    """
+    declared = (getattr(config, "wait_kind", None) for config in apps.get_app_configs())
+    return WaitKinds(import_string(path)() for path in declared if path)
 
 
 def router(config: Config) -> Router:

@@ -206,6 +206,7 @@ class Engine:
             source=source,
             surface=caller.surface,
             sigil_id=caller.sigil_id,
+            user_id=caller.user_id,
             sigil_name=caller.name,
             scopes=tuple(sorted(caller.scopes)),
             intent_json=intent_json,

@@ -71,7 +71,9 @@ class Parking:
         outcome = await self.ledger.script(ScriptFactory(park, request))
         if isinstance(outcome, Lost):
             if outcome.reason == Reason.NO_OWNER:
-                return Failed("not_the_owner", f"The {kind.name} to wait for is not this Run's, or was cancelled.", ask.node)
+                return Failed(
+                    "not_the_owner", f"The {kind.name} to wait for is not this Run's, or was cancelled.", ask.node
+                )
             return NotMine(outcome)
         await seam("park.committed")
         log.info("run.parked", run=str(claimed.run_id), hop=claimed.seq, kind=kind.name, owner=str(ask.owner_id))

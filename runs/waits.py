@@ -33,7 +33,7 @@ class Ask:
     visit: int
     request: Mapping[str, Any]
     pattern_key: str
-    sigil_id: uuid.UUID | None
+    asked_by: uuid.UUID | None
     sigil_name: str
     source: str
 

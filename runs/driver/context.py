@@ -38,7 +38,15 @@ class NodeContext[I: BaseModel, S: BaseModel](Context[I, S]):
     """The real thing behind `runs.patterns.Context`."""
 
     def __init__(
-        self, *, given: I, state: S, run: RunInfo, emit: Emit, journal: StepJournal, threads: Threads, limit: int,
+        self,
+        *,
+        given: I,
+        state: S,
+        run: RunInfo,
+        emit: Emit,
+        journal: StepJournal,
+        threads: Threads,
+        limit: int,
         verdict: Verdict | None = None,
     ) -> None:
         self._input = given

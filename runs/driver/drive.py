@@ -32,6 +32,7 @@ from runs.patterns.pattern import AnyPattern
 from runs.seams import seam
 from runs.waits import Ask, WaitKind, WaitKinds
 
+
 class StasisLost(NodeFailed):
     """The Run was to return from a checkpoint, and there is none that can be used."""
 
@@ -178,9 +179,7 @@ class Driver:
             raise StasisLost("The Run returned from a wait whose owner has not answered.")
         return answer
 
-    async def _wait(
-        self, hop: Hop, claimed: Claimed, info: RunInfo, outcome: Wait[str], state_json: str
-    ) -> Waiting:
+    async def _wait(self, hop: Hop, claimed: Claimed, info: RunInfo, outcome: Wait[str], state_json: str) -> Waiting:
         """Checkpoint the Run before the node that comes after the wait, owner included (WAIT-2)."""
         kind = self.waits.get(outcome.kind)
         if kind is None:
@@ -196,7 +195,7 @@ class Driver:
             visit=info.visit,
             request=request,
             pattern_key=claimed.pattern_key,
-            sigil_id=claimed.sigil_id,
+            asked_by=claimed.user_id,
             sigil_name=claimed.sigil_name,
             source=claimed.source,
         )

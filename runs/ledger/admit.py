@@ -31,6 +31,7 @@ class Admission:
     source: str
     surface: str
     sigil_id: uuid.UUID | None
+    user_id: uuid.UUID | None
     sigil_name: str
     scopes: tuple[str, ...]
     intent_json: str
@@ -48,7 +49,7 @@ class Admission:
 
 COLUMNS = (
     "run_id uuid, tenant text, pattern_key text, pattern_revision text, pattern_digest text, source text, "
-    "surface text, sigil_id uuid, sigil_name text, scopes jsonb, idempotency_key text, request_digest text, "
+    "surface text, sigil_id uuid, user_id uuid, sigil_name text, scopes jsonb, idempotency_key text, request_digest text, "
     "session_id uuid, priority smallint, queue_name text, state text, boot_id uuid, ancestor_id uuid, "
     "manifest jsonb, intent jsonb, input jsonb"
 )
@@ -58,10 +59,10 @@ with {wanted},
 run as (
     insert into runs_run (
         id, tenant, road, pattern_key, pattern_revision, pattern_digest, manifest, source, surface,
-        sigil_id, sigil_name, scopes, intent, idempotency_key, request_digest, input, session_id, ancestor_id,
+        sigil_id, user_id, sigil_name, scopes, intent, idempotency_key, request_digest, input, session_id, ancestor_id,
         status, priority, queue_name, enqueue_seq, created_at, updated_at)
     select w.run_id, w.tenant, 'vessel', w.pattern_key, w.pattern_revision, w.pattern_digest, w.manifest, w.source,
-        w.surface, w.sigil_id, w.sigil_name, w.scopes, w.intent, w.idempotency_key, w.request_digest, w.input,
+        w.surface, w.sigil_id, w.user_id, w.sigil_name, w.scopes, w.intent, w.idempotency_key, w.request_digest, w.input,
         w.session_id, w.ancestor_id, 'queued', w.priority, w.queue_name, 0, now(), now()
     from wanted w
     where (w.boot_id is null or exists (select 1 from runs_vesselslot v where v.boot_id = w.boot_id))
@@ -96,6 +97,7 @@ def _encode(request: Admission) -> str:
         source=request.source,
         surface=request.surface,
         sigil_id=str(request.sigil_id) if request.sigil_id else None,
+        user_id=str(request.user_id) if request.user_id else None,
         sigil_name=request.sigil_name,
         scopes=sorted(request.scopes),
         idempotency_key=request.idempotency_key,

@@ -37,6 +37,7 @@ class Claimed:
     manifest: str
     input: Any
     sigil_id: uuid.UUID | None
+    user_id: uuid.UUID | None
     sigil_name: str
     scopes: list[str]
     source: str
@@ -81,7 +82,7 @@ delivery as (
     returning l.ord, d.resume
 )
 select run.ord, run.tenant, run.pattern_key, run.pattern_revision, run.pattern_digest, run.manifest::text,
-       run.input::text, run.sigil_id, run.sigil_name, run.scopes::text, run.source, run.session_id,
+       run.input::text, run.sigil_id, run.user_id, run.sigil_name, run.scopes::text, run.source, run.session_id,
        delivery.resume, c.snapshots::text,
        coalesce((select max(s.seq) + 1 from runs_step s where s.run_id = run.id), 0),
        run.started_at
@@ -101,8 +102,10 @@ def _encode(request: Claim) -> str:
 
 
 def _decode(request: Claim, found: tuple[Any, ...]) -> Claimed:
-    (tenant, key, revision, digest, manifest, given, sigil_id, sigil_name, scopes, source, session_id) = found[:11]
-    resume, snapshots, next_step, started_at = found[11:]
+    (tenant, key, revision, digest, manifest, given, sigil_id, user_id, sigil_name, scopes, source, session_id) = found[
+        :12
+    ]
+    resume, snapshots, next_step, started_at = found[12:]
     return Claimed(
         run_id=request.run_id,
         seq=request.seq,
@@ -114,6 +117,7 @@ def _decode(request: Claim, found: tuple[Any, ...]) -> Claimed:
         manifest=manifest,
         input=json.loads(given),
         sigil_id=sigil_id,
+        user_id=user_id,
         sigil_name=sigil_name,
         scopes=json.loads(scopes),
         source=source,
@@ -152,7 +156,7 @@ CLAIM: Edge[Claim, Claimed] = Edge(
 RECLAIM_SQL = """
 with {wanted}
 select w.ord, r.tenant, r.pattern_key, r.pattern_revision, r.pattern_digest, r.manifest::text,
-       r.input::text, r.sigil_id, r.sigil_name, r.scopes::text, r.source, r.session_id,
+       r.input::text, r.sigil_id, r.user_id, r.sigil_name, r.scopes::text, r.source, r.session_id,
        d.resume, c.snapshots::text,
        coalesce((select max(s.seq) + 1 from runs_step s where s.run_id = r.id), 0),
        r.started_at

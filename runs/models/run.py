@@ -34,6 +34,8 @@ class Run(Stamped):
     surface = models.CharField(max_length=20)
     sigil_id: models.UUIDField[Any] = models.UUIDField(null=True)
     sigil_name = models.CharField(max_length=100)
+    # The person behind the authority: the Sigil's owner, or who was logged in. No key: people may be deleted.
+    user_id: models.UUIDField[Any] = models.UUIDField(null=True)
     scopes: models.JSONField[list[str]] = models.JSONField(default=list)
     intent: models.JSONField[dict[str, Any]] = models.JSONField()
     idempotency_key = models.CharField(max_length=200, null=True)

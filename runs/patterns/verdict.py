@@ -71,7 +71,9 @@ class Verdict:
             EffectChanged: the digest over what was shown and this effect is not the approved one.
         """
         if not self.granted:
-            raise NotGranted(f"The question {self.shown.get('title', '')!r} was answered with {self.status} by {self.by}.")
+            raise NotGranted(
+                f"The question {self.shown.get('title', '')!r} was answered with {self.status} by {self.by}."
+            )
         value = payloads.jsonable(effect, "effect") if effect is not None else None
         if (
             shown_digest(
