@@ -49,7 +49,8 @@ class Admission:
 
 COLUMNS = (
     "run_id uuid, tenant text, pattern_key text, pattern_revision text, pattern_digest text, source text, "
-    "surface text, sigil_id uuid, user_id uuid, sigil_name text, scopes jsonb, idempotency_key text, request_digest text, "
+    "surface text, sigil_id uuid, user_id uuid, sigil_name text, "
+    " scopes jsonb, idempotency_key text, request_digest text, "
     "session_id uuid, priority smallint, queue_name text, state text, boot_id uuid, ancestor_id uuid, "
     "manifest jsonb, intent jsonb, input jsonb"
 )

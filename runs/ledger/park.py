@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 from runs.ledger.edge import LOOK, look_batch, reason_not_mine, standing
 from runs.ledger.outcomes import Lost, Outcome, Reason, Won
@@ -63,7 +64,7 @@ def park(request: Park) -> Script[Outcome[None]]:
         `Won` (`again` when this very park had been committed before and its answer was lost), or `Lost`:
         NO_OWNER when the owner is not this Run's or cannot be waited for, else why the hop may not write.
     """
-    params = {
+    params: dict[str, Any] = {
         "run": str(request.run_id),
         "seq": request.seq,
         "claim": str(request.claim_id),
@@ -89,7 +90,7 @@ where r.id = %(run)s::uuid and r.enqueue_seq = %(seq)s::int and r.status = %(sta
 """
 
 
-def _explain(request: Park, params: dict[str, object]) -> Script[Outcome[None]]:
+def _explain(request: Park, params: dict[str, Any]) -> Script[Outcome[None]]:
     mine = yield Statement(PARKED_HERE, params)
     if mine and mine[0][0]:
         return Won(None, again=True)

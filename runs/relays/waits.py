@@ -1,7 +1,7 @@
-"""The wait relay: Runs whose owner has answered are brought back, whatever became of the road that should have (RLY-6..8).
+"""The wait relay: Runs whose owner has answered are brought back, whatever became of the road (RLY-6..8).
 
-It asks each kind for a bounded look, which also expires what is due by the clock, and resumes owner by owner, each under
-one deadline and on its own: one that hangs or fails keeps its wait and holds up nobody.
+It asks each kind for a bounded look, which also expires what is due by the clock, and resumes owner by owner, each
+under one deadline and on its own: one that hangs or fails keeps its wait and holds up nobody.
 """
 
 from __future__ import annotations
