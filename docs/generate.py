@@ -1,0 +1,145 @@
+# ruff: noqa: INP001 - a script, no package
+"""Writes the pages of the reference that are drawn from the code: `python docs/generate.py`.
+
+A test compares each page with what this would write, so none can go stale.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from runs.states import (  # noqa: E402 - runnable from a clone without installing it
+    EDGES,
+    ON_WORKER,
+    PARKED,
+    TERMINAL,
+    WORDS,
+    DeliveryState,
+    Edge,
+    RunStatus,
+)
+
+MARK = "<!-- Written by docs/generate.py from the code; changes made here are lost. -->"
+
+_DELIVERY = {
+    DeliveryState.HELD: "recorded, but the session's turn is not; nothing publishes it",
+    DeliveryState.PENDING: "to be published",
+    DeliveryState.PUBLISHED: "the broker has it",
+    DeliveryState.CLAIMED: "one claim carries it; only that claim may write",
+    DeliveryState.SETTLED: "over",
+}
+
+
+def states() -> str:
+    """The state machine of Runs and deliveries."""
+    return "\n".join(
+        [
+            MARK,
+            "",
+            "# States of a Run",
+            "",
+            "The canonical status stands on the Run; the delivery is the outbox row of its current hop. Each edge is",
+            "one conditional statement of the ledger: it happens from exactly these states or not at all.",
+            "",
+            "## Statuses",
+            "",
+            *_table(
+                ("status", "in words", "where its work is"),
+                ((f"`{one}`", WORDS[one], _place(one)) for one in RunStatus),
+            ),
+            "",
+            "## States of a delivery",
+            "",
+            *_table(("state", "meaning"), ((f"`{one}`", _DELIVERY[one]) for one in DeliveryState)),
+            "",
+            "At most one delivery of a Run is unsettled.",
+            "",
+            "## Edges",
+            "",
+            *_table(
+                ("edge", "Run from", "Run to", "delivery from", "delivery to", "guard"),
+                (
+                    (
+                        f"`{edge.name}`",
+                        _names(edge.from_status),
+                        f"`{edge.to_status}`" if edge.to_status else "stays",
+                        _names(edge.from_delivery),
+                        f"`{edge.to_delivery}`" if edge.to_delivery else "stays",
+                        _guard(edge),
+                    )
+                    for edge in EDGES.values()
+                ),
+            ),
+            "",
+            "## Drawing",
+            "",
+            "```mermaid",
+            *_drawing(),
+            "```",
+            "",
+        ]
+    )
+
+
+def _place(status: RunStatus) -> str:
+    if status in TERMINAL:
+        return "nowhere: no edge leaves it"
+    if status in PARKED:
+        return "with the owner of its wait, no worker holds it"
+    if status in ON_WORKER:
+        return "on a worker"
+    return "in a lane" if status is RunStatus.QUEUED else "being contained"
+
+
+def _guard(edge: Edge) -> str:
+    parts = [
+        *(["the exact hop"] if edge.generation else []),
+        *(["the exact claim"] if edge.claimant else []),
+    ]
+    return ", ".join(parts) or "none"
+
+
+def _names(values: Iterable[RunStatus | DeliveryState]) -> str:
+    order = [*RunStatus, *DeliveryState]
+    return ", ".join(f"`{value}`" for value in sorted(values, key=order.index))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, tuple("---" for _ in head), *rows)]
+
+
+def _drawing() -> list[str]:
+    """Only edges that change the status; the others are in the table."""
+    drawn: dict[tuple[str, str], list[str]] = {}
+    for edge in EDGES.values():
+        if edge.to_status is not None:
+            for status in sorted(edge.from_status, key=list(RunStatus).index):
+                drawn.setdefault((status.value, edge.to_status.value), []).append(edge.name)
+    return [
+        "stateDiagram-v2",
+        "    [*] --> queued: admit",
+        *(f"    {source} --> {target}: {', '.join(names)}" for (source, target), names in drawn.items()),
+        *(f"    {status} --> [*]" for status in RunStatus if status in TERMINAL & {target for _, target in drawn}),
+    ]
+
+
+PAGES: dict[str, Callable[[], str]] = {"reference/states.md": states}
+
+
+def main() -> int:
+    """Write every page."""
+    for name, write in PAGES.items():
+        path = HERE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(write())
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
