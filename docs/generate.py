@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from pydantic import AliasChoices  # noqa: E402
+
+from lychd.config import Config  # noqa: E402
+from runs.errors import LychdError  # noqa: E402
 from runs.states import (  # noqa: E402 - runnable from a clone without installing it
     EDGES,
     ON_WORKER,
@@ -104,7 +109,9 @@ def _guard(edge: Edge) -> str:
     return ", ".join(parts) or "none"
 
 
-def _names(values: Iterable[RunStatus | DeliveryState]) -> str:
+def _names(values: Iterable[RunStatus | DeliveryState] | None) -> str:
+    if values is None:
+        return "any"
     order = [*RunStatus, *DeliveryState]
     return ", ".join(f"`{value}`" for value in sorted(values, key=order.index))
 
@@ -128,7 +135,82 @@ def _drawing() -> list[str]:
     ]
 
 
-PAGES: dict[str, Callable[[], str]] = {"reference/states.md": states}
+def settings() -> str:
+    """Every environment variable that the product reads."""
+    rows: list[tuple[str, ...]] = []
+    for field in Config.model_fields.values():
+        alias = field.validation_alias
+        name = str(alias.choices[0]) if isinstance(alias, AliasChoices) else ""
+        default = field.default
+        shown = "–" if default in {None, ()} else f"`{','.join(default) if isinstance(default, tuple) else default}`"
+        rows.append((f"`{name}`", shown, (field.description or "").replace("|", "or")))
+    return "\n".join(
+        [
+            MARK,
+            "",
+            "# Settings",
+            "",
+            "All settings come from the environment and are checked at start; a bad one is one sentence that names it.",
+            "`LYCHD_SECRET_KEY_FILE` and `DATABASE_URL_FILE` may name a file that holds the value instead.",
+            "",
+            *_table(("variable", "default", "what it says"), rows),
+            "",
+            "## In production",
+            "",
+            "Set `LYCHD_SECURE=1` behind HTTPS, `LYCHD_SECRET_KEY`, `LYCHD_ALLOWED_HOSTS` and `DATABASE_URL`;",
+            "`lychd check --deploy` is clean with these. `LYCHD_PROXY_HEADERS=1` trusts the proxy's `X-Forwarded-Proto`.",
+            "The embedded server compares text by code point (`C.UTF-8`); do not rely on other collations.",
+            "",
+        ]
+    )
+
+
+def errors() -> str:
+    """The words that reach problem details, commands and logs."""
+    for module in MODULES_WITH_ERRORS:
+        import_module(module)
+    found: dict[str, tuple[str, ...]] = {}
+    todo: list[type[LychdError]] = [LychdError]
+    while todo:
+        kind = todo.pop()
+        todo.extend(kind.__subclasses__())
+        if kind.__module__.startswith(("runs", "lychd", "consents")):
+            words = (kind.__doc__ or "").strip().splitlines()[0]
+            found.setdefault(kind.code, (f"`{kind.code}`", str(kind.status), kind.title, words))
+    return "\n".join(
+        [
+            MARK,
+            "",
+            "# Errors",
+            "",
+            "Each has a stable code, the same in problem details (`code`), on the command line and in logs.",
+            "",
+            *_table(("code", "HTTP", "title", "meaning"), [found[code] for code in sorted(found)]),
+            "",
+        ]
+    )
+
+
+MODULES_WITH_ERRORS = (
+    "runs.errors",
+    "runs.payloads",
+    "runs.paging",
+    "runs.patterns",
+    "runs.driver.drive",
+    "runs.driver.steps",
+    "runs.ghoul",
+    "runs.ledger.sessions",
+    "runs.broker.jobs",
+    "lychd.config",
+    "lychd.postgres.errors",
+    "lychd.postgres.guard",
+)
+
+PAGES: dict[str, Callable[[], str]] = {
+    "reference/states.md": states,
+    "reference/settings.md": settings,
+    "reference/errors.md": errors,
+}
 
 
 def main() -> int:
