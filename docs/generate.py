@@ -142,7 +142,7 @@ def settings() -> str:
         alias = field.validation_alias
         name = str(alias.choices[0]) if isinstance(alias, AliasChoices) else ""
         default = field.default
-        shown = "–" if default in {None, ()} else f"`{','.join(default) if isinstance(default, tuple) else default}`"
+        shown = "none" if default in {None, ()} else f"`{','.join(default) if isinstance(default, tuple) else default}`"
         rows.append((f"`{name}`", shown, (field.description or "").replace("|", "or")))
     return "\n".join(
         [
@@ -150,7 +150,7 @@ def settings() -> str:
             "",
             "# Settings",
             "",
-            "All settings come from the environment and are checked at start; a bad one is one sentence that names it.",
+            "All settings come from the environment and are checked at start: a bad one is a sentence that names it.",
             "`LYCHD_SECRET_KEY_FILE` and `DATABASE_URL_FILE` may name a file that holds the value instead.",
             "",
             *_table(("variable", "default", "what it says"), rows),
@@ -169,12 +169,16 @@ def errors() -> str:
     """The words that reach problem details, commands and logs."""
     for module in MODULES_WITH_ERRORS:
         import_module(module)
-    found: dict[str, tuple[str, ...]] = {}
+    kinds: set[type[LychdError]] = set()
     todo: list[type[LychdError]] = [LychdError]
     while todo:
         kind = todo.pop()
+        kinds.add(kind)
         todo.extend(kind.__subclasses__())
-        if kind.__module__.startswith(("runs", "lychd", "consents")):
+    found: dict[str, tuple[str, ...]] = {}
+    for kind in sorted(kinds, key=lambda one: (one.__module__, one.__qualname__)):
+        # Others may be imported already, by tests say; the page must not depend on that.
+        if kind.__module__ in MODULES_WITH_ERRORS:
             words = (kind.__doc__ or "").strip().splitlines()[0]
             found.setdefault(kind.code, (f"`{kind.code}`", str(kind.status), kind.title, words))
     return "\n".join(
@@ -195,7 +199,8 @@ MODULES_WITH_ERRORS = (
     "runs.errors",
     "runs.payloads",
     "runs.paging",
-    "runs.patterns",
+    "runs.events.cursor",
+    "runs.patterns.outcomes",
     "runs.driver.drive",
     "runs.driver.steps",
     "runs.ghoul",
