@@ -55,7 +55,7 @@ class RunAdmin(ReadOnlyAdmin):
         # Only under ids or a session, which leave few rows to sort.
         Order(frozenset(), ("created_at", "id")),
     )
-    few = frozenset({"id", "session_id"})
+    few = frozenset({"id", "session_id", "idempotency_key"})
     qualifiers = {
         "id": "id",
         "pattern": "pattern_key",
