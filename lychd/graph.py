@@ -45,7 +45,10 @@ class Check:
 
 @dataclass(slots=True)
 class Vessel:
-    """Everything that lives for one boot."""
+    """Everything that lives for one boot.
+
+    `cut_off`: the guard is gone for good, so this process may not finish anything in the name of the database.
+    """
 
     boot_id: uuid.UUID
     config: Config
@@ -71,6 +74,7 @@ class Vessel:
     started: float = field(default_factory=time.monotonic)
     serving: bool = False
     stopping: bool = False
+    cut_off: bool = False
     recovery: dict[str, Any] = field(default_factory=dict[str, Any])
     url: str = ""
 
@@ -117,7 +121,9 @@ class Vessel:
         return checks
 
     def _why_not(self) -> str:
-        return "stopping" if self.stopping else "starting"
+        if self.stopping:
+            return "stopping"
+        return "the one-Vessel guard was lost" if self.serving else "starting"
 
     def metrics(self) -> CollectorRegistry:
         """All figures, read when asked."""

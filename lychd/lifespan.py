@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import time
-import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -22,15 +21,17 @@ from typing import Any
 import psycopg
 import structlog
 
+<<<<<<< HEAD
 from consents.policies import load as load_policies
 from consents.policies import sync as sync_policies
 from lychd import wiring
+=======
+from lychd import glue, wiring
+>>>>>>> main
 from lychd.config import Config
 from lychd.graph import Vessel
-from lychd.postgres import urls
-from lychd.postgres.budget import LIMITS
-from lychd.postgres.budget import Limits as ServerLimits
-from lychd.postgres.guard import Guard, GuardEvents
+from lychd.postgres import fit, urls
+from lychd.postgres.guard import Guard
 from runs import ids
 from runs import reads as rows
 from runs.broker.lanes import Lanes
@@ -38,15 +39,13 @@ from runs.broker.probe import Probe
 from runs.broker.publish import Publisher
 from runs.driver.drive import Driver
 from runs.driver.threads import Threads
-from runs.engine import Engine, HopRef
-from runs.errors import Degraded, LychdError, Unknown
+from runs.engine import Engine
+from runs.errors import LychdError, Unknown
 from runs.events.bus import RunEventBus
-from runs.events.event import RunChange
 from runs.events.evidence import EvidenceWriter
 from runs.gate import Gate
 from runs.ghoul import Ghoul
 from runs.ledger import boots
-from runs.ledger.claim import Claimed
 from runs.ledger.ledger import Ledger, ScriptFactory
 from runs.ledger.steps import Steps
 from runs.limits import Limits
@@ -58,21 +57,12 @@ from runs.relays.supervisor import Supervisor
 from runs.relays.waits import WaitRelay
 from runs.relays.wakeups import Wakeups
 from runs.routing import QUEUES
-from runs.states import TERMINAL
 
 log = structlog.get_logger(__name__)
 
 WORKER_STOP_SECONDS = 30.0
 RELAY_STOP_SECONDS = 5.0
 EVIDENCE_SECONDS = 10.0
-# The process ends with this code when the guard is lost for good (the host's own codes are 0 and 3 to 6).
-GUARD_LOST = 7
-
-
-class NotMigrated(Degraded):
-    """The database has not been migrated to this version."""
-
-    code, title = "not_migrated", "Database not migrated"
 
 
 async def start(config: Config, database_url: str, stop: Callable[[int, str], None], stack: AsyncExitStack) -> Vessel:
@@ -92,7 +82,7 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
     registry, router, waits = wiring.registry(), wiring.router(config), wiring.wait_kinds()
     policies = load_policies(config.policies)
     boot = boots.BootRecord(ids.mint(), socket.gethostname(), os.getpid(), config.profile, version("lychd"))
-    await _look_at_server(conninfo, config)
+    await fit.prove(conninfo, wiring.budget(config))
     guard = Guard(conninfo, boot)
     await guard.acquire()
     stack.push_async_callback(guard.release)
@@ -132,13 +122,21 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
     ghoul = Ghoul(
         ledger=ledger,
         bus=bus,
+<<<<<<< HEAD
         driver=Driver(ledger, bus, threads, reads, waits, config.max_payload),
+=======
+        driver=Driver(ledger, bus, threads, partial(glue.journal_of, reads), config.max_payload),
+>>>>>>> main
         registry=registry,
         revalidate=wiring.Authority(reads),
         gate=claim_gate,
         boot_id=boot.id,
+<<<<<<< HEAD
         parking=Parking(ledger, reads, bus, engine.resume, moved),
         moved=moved,
+=======
+        moved=partial(glue.moved, bus, limits),
+>>>>>>> main
     )
     lanes = Lanes(
         conninfo,
@@ -154,8 +152,12 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
         [
             DeliveryRelay(engine, ledger, reads, probe),
             LimitsRelay(reads, limits),
+<<<<<<< HEAD
             Wakeups(conninfo, partial(_publish_current, reads, engine)),
             *(WaitRelay(kind, engine, ledger, reads) for kind in waits),
+=======
+            Wakeups(conninfo, partial(glue.publish_current, reads, engine)),
+>>>>>>> main
         ]
     )
     vessel = Vessel(
@@ -186,7 +188,7 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
     # Recovery of what earlier boots left stands here: under the guard, before any worker claims (REC-1, REC-19).
 
     limits.set(*await rows.live_counts(reads, cap=config.max_queued + 1))
-    guard.watch(_guard_events(vessel))
+    guard.watch(glue.guard_events(vessel))
     lanes.start()
     stack.push_async_callback(_stop_workers, vessel)
     supervisor.start()
@@ -202,30 +204,36 @@ async def shut_down(vessel: Vessel, stack: AsyncExitStack) -> None:
     """Stop in order and prove it: admissions, streams, lanes drained, relays, workers, evidence, then what they used.
 
     Raises:
-        TimeoutError: a relay or a worker did not stop; what it may still use is left open (SHUT-2).
+        TimeoutError: a relay or a worker did not stop; the stack is left open, with what they may still use (SHUT-2).
         ExceptionGroup: parts that failed to close (SHUT-5).
     """
     began = time.monotonic()
     vessel.stopping, vessel.engine.admitting = True, False
     await vessel.bus.aclose()
-    if not await vessel.lanes.drain(vessel.config.drain_seconds):
-        log.warning("vessel.drain_over", seconds=vessel.config.drain_seconds)
+    drain = 0.0 if vessel.cut_off else vessel.config.drain_seconds
+    if not await vessel.lanes.drain(drain):
+        log.warning("vessel.drain_over", seconds=drain)
+    await vessel.supervisor.stop(RELAY_STOP_SECONDS)
+    await _stop_workers(vessel)
+    await _last_words(vessel)
+    await stack.aclose()
+    log.info("vessel.stopped", boot=str(vessel.boot_id), seconds=round(time.monotonic() - began, 2))
+
+
+async def _last_words(vessel: Vessel) -> None:
+    """Write what is still on its way: Steps, and the end of the boot. Neither decides a Run, so neither keeps us."""
     try:
-        await vessel.supervisor.stop(RELAY_STOP_SECONDS)
-        await _stop_workers(vessel)
-    except BaseException:
-        # Shared services must outlive a task whose stop was not proved; the process ends without closing them.
-        stack.pop_all()
-        raise
-    async with asyncio.timeout(EVIDENCE_SECONDS):
-        await vessel.evidence.drain()
-        await vessel.bus.join()
+        async with asyncio.timeout(EVIDENCE_SECONDS):
+            await vessel.evidence.drain()
+            await vessel.bus.join()
+    except TimeoutError:
+        log.warning("vessel.evidence_not_drained", waiting=vessel.evidence.stats().waiting)
+    if vessel.cut_off:
+        return
     try:
         await vessel.ledger.script(ScriptFactory(boots.ended, vessel.boot_id, "stopped"))
     except (Unknown, psycopg.Error) as error:
         log.warning("vessel.end_not_recorded", error=str(error).splitlines()[0])
-    await stack.aclose()
-    log.info("vessel.stopped", boot=str(vessel.boot_id), seconds=round(time.monotonic() - began, 2))
 
 
 class Lifespan:
@@ -235,6 +243,8 @@ class Lifespan:
         self._config = config
         self._database_url = database_url
         self.vessel: Vessel | None = None
+        # Why it did not start, in a sentence.
+        self.failure: str | None = None
 
     async def __call__(
         self,
@@ -253,11 +263,12 @@ class Lifespan:
         try:
             vessel = await start(self._config, self._database_url, stop, stack)
         except (LychdError, psycopg.Error, OSError, TimeoutError) as error:
-            await stack.aclose()
-            await send({"type": "lifespan.startup.failed", "message": str(error).splitlines()[0]})
+            await _close_failed(stack)
+            self.failure = _sentence(error)
+            await send({"type": "lifespan.startup.failed", "message": self.failure})
             return
         except BaseException:
-            await stack.aclose()
+            await _close_failed(stack)
             raise
         state["vessel"] = self.vessel = vessel
         await send({"type": "lifespan.startup.complete"})
@@ -266,20 +277,21 @@ class Lifespan:
             await shut_down(vessel, stack)
         except Exception as error:  # noqa: BLE001 - told to the host, which ends the process non-zero
             log.error("vessel.shutdown_failed", error=repr(error))
-            await send({"type": "lifespan.shutdown.failed", "message": str(error).splitlines()[0]})
+            await send({"type": "lifespan.shutdown.failed", "message": _sentence(error)})
             return
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _look_at_server(conninfo: str, config: Config) -> None:
-    """Refuse a server with too few connections or without our tables, before anything else is opened."""
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
-        found = await (await connection.execute(LIMITS)).fetchone()
-        if found is not None:
-            wiring.budget(config).check(ServerLimits.of(tuple(found)))
-        there = await (await connection.execute("select to_regclass('runs_vesselslot') is not null")).fetchone()
-        if not there or not there[0]:
-            raise NotMigrated("The database has no LychD tables yet: run `lychd migrate`, or use `lychd up`.")
+async def _close_failed(stack: AsyncExitStack) -> None:
+    """Close what a failed start had opened; the failure itself is the news, so what cannot be closed is only logged."""
+    try:
+        await stack.aclose()
+    except Exception as error:  # noqa: BLE001 - logged; raising it would hide why the start failed
+        log.warning("vessel.not_closed", error=repr(error))
+
+
+def _sentence(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 async def _stop_workers(vessel: Vessel) -> None:
@@ -288,6 +300,7 @@ async def _stop_workers(vessel: Vessel) -> None:
         raise TimeoutError(f"{vessel.threads.live} node threads did not end.")
 
 
+<<<<<<< HEAD
 async def _publish_current(reads: Reads, engine: Engine, run_id: uuid.UUID) -> None:
     """Publish the current hop of a Run that a surface without a broker admitted or resumed (ruling 30)."""
     prior = await rows.prior(reads, run_id)
@@ -321,6 +334,8 @@ def _guard_events(vessel: Vessel) -> GuardEvents:
     return GuardEvents(lost, regained, gone)
 
 
+=======
+>>>>>>> main
 def _nobody_to_ask(code: int, reason: str) -> None:
     """Under a server that is not ours the process cannot be asked to end with a code."""
     log.error("vessel.must_end", code=code, reason=reason)

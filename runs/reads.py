@@ -254,35 +254,93 @@ class StoredStep:
         }
 
 
-async def steps(reads: Reads, run_id: uuid.UUID, *, after: int, limit: int) -> list[StoredStep]:
-    """Steps of a Run with a greater seq, in order."""
+@dataclass(frozen=True, slots=True)
+class StepPage:
+    """Some Steps of a Run in order.
+
+    Attributes:
+        gaps: ranges of numbers [from, to] after the page's beginning that are missing and that tokens do not explain.
+        more: whether there are further Steps after the last item.
+    """
+
+    items: list[StoredStep]
+    gaps: list[list[int]]
+    more: bool
+
+
+STEP_PAGE_BYTES = 4 * 1024 * 1024
+
+
+async def steps(reads: Reads, run_id: uuid.UUID, *, after: int, limit: int, size: int = STEP_PAGE_BYTES) -> StepPage:
+    """Steps of a Run with a greater seq, in order.
+
+    Args:
+        after: -1 for the first page.
+        limit: most Steps of the page.
+        size: about the most characters of payload of the page; one Step is given whatever its size.
+    """
     rows = await reads.fetch_all(
-        "select s.id, s.seq, s.epoch, s.kind, s.node, s.data::text, s.meta::text, s.at, s.tokens_before "
-        "from runs_step s where s.run_id = %(run)s::uuid and s.seq > %(after)s::int "
-        "order by s.seq limit %(limit)s::int",
-        {"run": str(run_id), "after": after, "limit": limit},
-    )
-    return [
-        StoredStep(
-            found[0], found[1], found[2], found[3], found[4], json.loads(found[5]), json.loads(found[6]), *found[7:]
+        """
+        with page as (
+            select s.id, s.seq, s.epoch, s.kind, s.node, s.data::text, s.meta::text, s.at, s.tokens_before
+            from runs_step s
+            where s.run_id = %(run)s::uuid and s.seq > %(after)s::int
+            order by s.seq
+            limit %(limit)s::int + 1
+        ),
+        weighed as (
+            select p.*, row_number() over upto as number, count(*) over () as found,
+                   sum(length(p.data) + length(p.meta)) over upto - length(p.data) - length(p.meta) as before
+            from page p
+            window upto as (order by p.seq rows unbounded preceding)
         )
-        for found in rows
+        select w.found,
+               (select max(b.seq) from runs_step b where b.run_id = %(run)s::uuid and b.seq <= %(after)s::int),
+               w.id, w.seq, w.epoch, w.kind, w.node, w.data, w.meta, w.at, w.tokens_before
+        from weighed w
+        where w.number <= %(limit)s::int and w.before < %(size)s::bigint
+        order by w.seq
+        """,
+        {"run": str(run_id), "after": after, "limit": limit, "size": size},
+    )
+    items = [
+        StoredStep(
+            row[2],
+            row[3],
+            row[4],
+            row[5],
+            row[6],
+            json.loads(row[7]),
+            json.loads(row[8]),
+            at=row[9],
+            tokens_before=row[10],
+        )
+        for row in rows
     ]
+    if not rows:
+        return StepPage([], [], more=False)
+    return StepPage(items, gaps(after, items, rows[0][1]), more=rows[0][0] > len(items))
 
 
-def gaps(after: int, found: list[StoredStep], previous_epoch: str | None = None) -> list[list[int]]:
+def gaps(after: int, found: list[StoredStep], previous: int | None) -> list[list[int]]:
     """The ranges of missing seqs that unstored tokens do not explain (ruling 33), as [from, to] pairs.
 
-    `tokens_before` counts the tokens emitted since the last stored event of the same epoch.
+    A later generation of a channel begins at the number after the last stored one, and `tokens_before` counts from
+    there, so the same sum holds across generations and pages. How many are missing between two Steps is exact; which
+    of them were tokens is not known, so the first ones are named.
+
+    Args:
+        after: names nothing up to this number; the page before did.
+        found: Steps in order.
+        previous: the greatest stored seq up to `after`; None when there is none.
     """
     missing: list[list[int]] = []
-    expected, epoch = after + 1, previous_epoch
+    seen = -1 if previous is None else previous
     for step in found:
-        begins_epoch = epoch is not None and step.epoch != epoch
-        between = step.seq - expected - step.tokens_before
-        if between > 0 and not begins_epoch:
-            missing.append([expected, expected + between - 1])
-        expected, epoch = step.seq + 1, step.epoch
+        last = step.seq - 1 - step.tokens_before
+        if last > seen and last > after:
+            missing.append([max(seen, after) + 1, last])
+        seen = step.seq
     return missing
 
 

@@ -50,12 +50,16 @@ UNCLAIMED = frozenset({D.PENDING, D.PUBLISHED})
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One change of Run truth. `generation` says whether the exact `enqueue_seq` is part of the guard."""
+    """One change of Run truth.
+
+    `generation` says whether the exact `enqueue_seq` is part of the guard, `claimant` whether the claim is. A target
+    of None leaves the status or the delivery as it is; `from_delivery` None means that no delivery is asked for.
+    """
 
     name: str
     from_status: frozenset[RunStatus]
     to_status: RunStatus | None
-    from_delivery: frozenset[DeliveryState]
+    from_delivery: frozenset[DeliveryState] | None
     to_delivery: DeliveryState | None
     generation: bool = True
     claimant: bool = False
@@ -72,13 +76,16 @@ EDGES: dict[str, Edge] = {
         Edge("refuse", _f(S.QUEUED), S.FAILED, _f(D.HELD), D.SETTLED),
         Edge("refuse_queued", _f(S.QUEUED), S.FAILED, UNCLAIMED, D.SETTLED),
         Edge("mark_published", _f(S.QUEUED), None, UNCLAIMED, D.PUBLISHED),
+        Edge("note_publication_error", _f(S.QUEUED), None, UNCLAIMED, None),
         Edge("claim", _f(S.QUEUED), S.RUNNING, UNCLAIMED, D.CLAIMED),
+        Edge("reclaim", ON_WORKER, None, _f(D.CLAIMED), None, claimant=True),
         Edge("checkpoint", ON_WORKER, None, _f(D.CLAIMED), None, claimant=True),
         Edge("journal", ON_WORKER, None, _f(D.CLAIMED), None, claimant=True),
         Edge("enter_hardware", _f(S.RUNNING), S.AWAITING_HARDWARE, _f(D.CLAIMED), None, claimant=True),
         Edge("leave_hardware", _f(S.AWAITING_HARDWARE), S.RUNNING, _f(D.CLAIMED), None, claimant=True),
         Edge("settle_done", ON_WORKER, S.DONE, _f(D.CLAIMED), D.SETTLED, claimant=True),
         Edge("settle_failed", ON_WORKER, S.FAILED, _f(D.CLAIMED), D.SETTLED, claimant=True),
+        Edge("discard_checkpoint", TERMINAL, None, None, None, generation=False),
         Edge("rotate", _f(S.QUEUED), None, UNCLAIMED, D.SETTLED),
     )
 }

@@ -119,7 +119,7 @@ def sentences(error: LychdError, connection: Connection | None = None) -> list[s
     if connection is not None and type(error) is Unreachable:
         said = connection.silence().rstrip(".")
     elif isinstance(error, OutcomeUnknown):
-        said += " Look with `lychd runs` before you repeat it"
+        said += ". Look with `lychd runs` before you repeat it"
     return [f"lychd: {said}."]
 
 

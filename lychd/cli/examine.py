@@ -18,10 +18,10 @@ from typing import Any
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS
 from django.db import Error as DatabaseError
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from django.db.utils import ConnectionHandler
 
 from lychd import wiring
@@ -32,6 +32,7 @@ from lychd.cli.stuck import examine_pinned
 from lychd.cli.texts import harmless
 from lychd.client.wire import Wire
 from lychd.config import Config
+from lychd.postgres import urls
 from lychd.postgres.budget import LIMITS
 from lychd.postgres.budget import Limits as ServerLimits
 from lychd.postgres.errors import TooFewConnections
@@ -50,6 +51,8 @@ SERVER = """
 select current_setting('server_version'), current_setting('server_version_num')::int, current_database(),
        pg_is_in_recovery(), (select count(*) from pg_stat_activity where datname = current_database())
 """
+RECORDED = "select to_regclass('django_migrations') is not null"
+APPLIED = "select app, name from django_migrations"
 BROKER = "select to_regclass('saq_jobs') is not null, to_regclass('saq_stats') is not null"
 GUARD = """
 select a.pid from pg_locks l join pg_stat_activity a on a.pid = l.pid
@@ -73,23 +76,24 @@ class Standing:
     ended: datetime | None = None
 
 
-def examine(config: Config, data: Path) -> Report:
+def examine(config: Config, data: Path, database_url: str) -> Report:
     """Look at everything.
 
     Args:
         config: the settings that a Vessel here would have.
         data: the data folder.
+        database_url: of the database that it would use.
     """
     report = Report()
     registry = _configuration(report)
     try:
-        with _direct_connection() as connection, connection.cursor() as cursor:
+        with _direct_connection(database_url) as connection, connection.cursor() as cursor:
             _server(cursor, report)
             _budget(cursor, report, config)
-            if not _migrations(connection, report):
+            if not _migrations(cursor, report):
                 return report
             standing = _vessel(cursor, report)
-            broker = _broker(cursor, report, ever=standing.boot is not None)
+            broker = _broker(cursor, report, running=standing.running)
             if standing.running:
                 _readiness(report, data, standing)
             examine_work(cursor, report, boot=standing.boot if standing.running else None, broker=broker)
@@ -123,9 +127,9 @@ def _configuration(report: Report) -> PatternRegistry | None:
 
 
 @contextmanager
-def _direct_connection() -> Generator[BaseDatabaseWrapper]:
+def _direct_connection(url: str) -> Generator[BaseDatabaseWrapper]:
     """A connection of our own: a pool would wait long and say little when the server is not there."""
-    settings = dict(connections[DEFAULT_DB_ALIAS].settings_dict)
+    settings = urls.django_database(url, pool=1)
     options = {name: value for name, value in settings["OPTIONS"].items() if name != "pool"}
     limits = f"-c statement_timeout={STATEMENT_MILLISECONDS} -c default_transaction_read_only=on"
     options |= {
@@ -169,13 +173,22 @@ def _budget(cursor: Any, report: Report, config: Config) -> None:
         report.find("connections", f"{sentence}.", f"{remedy[:1].upper()}{remedy[1:]}.")
 
 
-def _migrations(connection: BaseDatabaseWrapper, report: Report) -> bool:
-    executor = MigrationExecutor(connection)
-    loader = executor.loader
-    pending = [migration for migration, _ in executor.migration_plan(loader.graph.leaf_nodes())]
+def _migrations(cursor: Any, report: Report) -> bool:
+    """Compare the migrations that the code has with those that were applied; returns whether the tables are ours."""
+    cursor.execute(RECORDED)
+    recorded = cursor.fetchone()[0]
+    if recorded:
+        cursor.execute(APPLIED)
+    applied = {(str(app), str(name)) for app, name in cursor.fetchall()} if recorded else set[tuple[str, str]]()
+    loader = MigrationLoader(None)
+    pending = [
+        migration
+        for key, migration in sorted(loader.disk_migrations.items())
+        if key not in applied and not (migration.replaces and applied.issuperset(migration.replaces))
+    ]
+    known = {*loader.disk_migrations, *(old for one in loader.disk_migrations.values() for old in one.replaces)}
     ours = {app for app, _ in loader.disk_migrations}
-    ahead = [key for key in loader.applied_migrations if key[0] in ours and key not in loader.disk_migrations]
-    ahead = [key for key in ahead if key not in loader.replacements]
+    ahead = [key for key in applied - known if key[0] in ours]
     facts = {
         "pending": [f"{migration.app_label}.{migration.name}" for migration in pending],
         "unknown": [f"{app}.{name}" for app, name in sorted(ahead)],
@@ -196,16 +209,16 @@ def _migrations(connection: BaseDatabaseWrapper, report: Report) -> bool:
     return True
 
 
-def _broker(cursor: Any, report: Report, *, ever: bool) -> bool:
+def _broker(cursor: Any, report: Report, *, running: bool) -> bool:
     cursor.execute(BROKER)
     there = all(cursor.fetchone())
     if there:
         report.fact("broker", "tables are there", {"tables": True})
-    elif ever:
+    elif running:
         report.fact("broker", "tables are missing", {"tables": False})
         report.find("broker", "The broker's tables are missing.", "Restart the Vessel: it makes them when it starts.")
     else:
-        report.fact("broker", "no tables yet: the first Vessel makes them", {"tables": False})
+        report.fact("broker", "no tables: a Vessel makes them when it starts", {"tables": False})
     return there
 
 

@@ -177,19 +177,19 @@ class Bars:
             TextColumn("{task.fields[told]}", markup=False),
             console=out.console,
             transient=True,
+            auto_refresh=False,
         )
         self._tasks: dict[str | None, TaskID] = {}
 
     def move(self, event: Event) -> None:
         """Show where a node stands."""
+        done, total = number(event.data.get("done")), number(event.data.get("total"))
         if not self._tasks:
             self._progress.start()
         if event.node not in self._tasks:
-            name = harmless(event.node or "run", 40)
-            self._tasks[event.node] = self._progress.add_task(name, total=None, told="")
-        done, total = number(event.data.get("done")), number(event.data.get("total"))
+            self._tasks[event.node] = self._progress.add_task(harmless(event.node or "run", 40), total=None, told="")
         self._progress.update(
-            self._tasks[event.node], completed=done or 0, total=total or None, told=progress(event.data)
+            self._tasks[event.node], completed=done or 0, total=total or None, told=progress(event.data), refresh=True
         )
 
     def end(self, node: str | None) -> None:

@@ -54,9 +54,11 @@ class Follower:
             try:
                 async with aclosing(self.live(self.cursor)) as stream:
                     async for sent in stream:
-                        pauses, waited = delays(), 0.0
                         async with aclosing(self._meaning(sent)) as meaning:
                             async for message in meaning:
+                                if isinstance(message, Event):
+                                    # Only progress counts: a server that says hello and dies is not hurried.
+                                    pauses, waited = delays(), 0.0
                                 yield message
                                 if isinstance(message, End):
                                     return
@@ -112,10 +114,10 @@ class Follower:
                     if isinstance(found, Event):
                         self._passed(found)
                     yield found
-            if until is None or self.told >= until:
+            if until is None or self.told >= until - 1:
                 return
             if waited > LAG_SECONDS:
-                yield Gap(max(self.told, self.seen or 0) + 1, until - 1)
+                yield Gap(self.told + 1, until - 1)
                 return
             pause = next(pauses)
             waited += pause

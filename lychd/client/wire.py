@@ -5,6 +5,7 @@ Follows no redirect, so the token stays where it was meant for. Repeats nothing 
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import AsyncGenerator
 from importlib.metadata import version
@@ -152,8 +153,11 @@ class Wire:
 
 
 def loopback(host: str) -> bool:
-    """Whether a host name means this very machine."""
-    return host in {"localhost", "::1"} or host.startswith("127.")
+    """Whether a host name means this very machine; a name that only looks like such an address does not."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _host(url: str) -> str | None:

@@ -10,6 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, LiteralString, cast
 
 import psycopg
@@ -23,6 +24,7 @@ log = structlog.get_logger(__name__)
 
 # Any fixed number that nobody else takes as an advisory lock in this database.
 LOCK_KEY = 0x1C4D_0001
+RETRY_SECONDS = 0.1
 
 
 class VesselRunning(Degraded):
@@ -145,26 +147,41 @@ class Guard:
         reason = "the database did not come back in time"
         while loop.time() < deadline:
             try:
-                connection = await self._connect()
+                async with asyncio.timeout_at(deadline):
+                    verdict = await self._try_to_hold()
+            except TimeoutError:
+                break
             except (psycopg.OperationalError, PoolerInBetween) as error:
                 reason = str(error).splitlines()[0]
-                await asyncio.sleep(0.1)
-                continue
-            try:
-                if await self._try_lock(connection):
-                    holder = await _holder(connection)
-                    if holder is not None and holder.boot_id == self._boot.id:
-                        self._connection = connection
-                        return None
-                    await connection.close()
-                    return "another Vessel took the database meanwhile"
-                # The server may not have noticed yet that our old session is dead.
+            else:
+                if verdict is not _Try.AGAIN:
+                    return None if verdict is _Try.HELD else "another Vessel took the database meanwhile"
                 reason = "the lock is held by another session"
-                await connection.close()
-            except psycopg.OperationalError as error:
-                reason = str(error).splitlines()[0]
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(RETRY_SECONDS)
         return reason
+
+    async def _try_to_hold(self) -> _Try:
+        connection = await self._connect()
+        verdict = _Try.AGAIN
+        try:
+            locked = await self._try_lock(connection)
+            holder = await _holder(connection)
+            if holder is None or holder.boot_id != self._boot.id:
+                verdict = _Try.TAKEN
+            elif locked:
+                # Not locked: the server may not have noticed yet that our old session is dead.
+                verdict = _Try.HELD
+                self._connection = connection
+        finally:
+            if verdict is not _Try.HELD:
+                await connection.close()
+        return verdict
+
+
+class _Try(StrEnum):
+    HELD = "held"
+    TAKEN = "taken"
+    AGAIN = "again"
 
 
 async def _holder(connection: psycopg.AsyncConnection[Any]) -> Holder | None:

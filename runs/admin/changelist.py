@@ -13,6 +13,7 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils.text import capfirst
 
 from runs.admin import filters, keyset, search, tenancy
 
@@ -25,7 +26,7 @@ class KeysetChangeList(ChangeList):
     Attributes:
         page: the rows and the ways on.
         older_url, newer_url, newest_url: None where there is nothing to go to.
-        scanned: how many rows were looked at when the page ended for that; None otherwise.
+        scanned: how many rows were looked at when the page ended for that, as text; None otherwise.
     """
 
     model_admin: Any
@@ -34,7 +35,11 @@ class KeysetChangeList(ChangeList):
     older_url: str | None
     newer_url: str | None
     newest_url: str | None
-    scanned: int | None
+    scanned: str | None
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        super().__init__(request, *args, **kwargs)
+        self.title = capfirst(str(self.opts.verbose_name_plural))
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:  # noqa: ARG002 Django's signature
         """Collect what is asked for; `get_results` asks for it.
@@ -70,7 +75,7 @@ class KeysetChangeList(ChangeList):
         self.show_admin_actions = False
         self.can_show_all = self.multi_page = False
         self.paginator = None
-        self.scanned = keyset.SCAN if self.page.cut else None
+        self.scanned = f"{keyset.SCAN:,}" if self.page.cut else None
         self.older_url = self._url(OLDER, self.page.older)
         self.newer_url = self._url(NEWER, self.page.newer)
         self.newest_url = self.get_query_string() if any(self._positions.values()) else None

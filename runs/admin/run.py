@@ -55,7 +55,7 @@ class RunAdmin(ReadOnlyAdmin):
         # Only under ids or a session, which leave few rows to sort.
         Order(frozenset(), ("created_at", "id")),
     )
-    few = frozenset({"id", "session_id"})
+    few = frozenset({"id", "session_id", "idempotency_key"})
     qualifiers = {
         "id": "id",
         "pattern": "pattern_key",
@@ -94,7 +94,7 @@ class RunAdmin(ReadOnlyAdmin):
             {"fields": ("sigil_name", "surface", "source", "granted", "in_session", "idempotency_key", "from_run")},
         ),
         ("Lane and wait", {"fields": ("queue_name", "priority", "hop", "wait_kind", "wait_owner", "waits_since")}),
-        ("Times", {"fields": ("created", "started", "changed", "finished")}),
+        ("Times", {"fields": ("admitted", "started", "changed", "ended")}),
         ("As it was asked", {"fields": ("intent_shown", "request_digest", "manifest_shown"), "classes": ("collapse",)}),
     )
 
@@ -135,6 +135,16 @@ class RunAdmin(ReadOnlyAdmin):
     def created(self, run: Run) -> SafeString:
         """When it was admitted."""
         return shown.moment(run.created_at)
+
+    @admin.display(description="created")
+    def admitted(self, run: Run) -> SafeString:
+        """The same in full."""
+        return shown.exact_moment(run.created_at)
+
+    @admin.display(description="finished")
+    def ended(self, run: Run) -> SafeString:
+        """When it became terminal, in full."""
+        return shown.exact_moment(run.finished_at)
 
     @admin.display(description="started")
     def started(self, run: Run) -> SafeString:

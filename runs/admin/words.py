@@ -11,13 +11,19 @@ from django.utils.timesince import timesince
 from runs.models import Run
 from runs.states import PARKED, TERMINAL, WORDS, RunStatus
 
+_ENDED = {
+    RunStatus.DONE: "It was done",
+    RunStatus.FAILED: "It failed",
+    RunStatus.CANCELLED: "It was cancelled",
+}
+
 
 def story(run: Run) -> str:
     """Two or three sentences: what it is, how it stands, and what went wrong."""
     told = [_origin(run), _standing(run)]
     if run.status == RunStatus.FAILED:
-        where = f" in node {run.error_node}" if run.error_node else ""
-        told.append(f"It failed{where} with {run.error_code}: {_sentence(run.error_message)}")
+        where = f"Node {run.error_node}" if run.error_node else "It"
+        told.append(f"{where} ended with {run.error_code}: {_sentence(run.error_message)}")
     return " ".join(told)
 
 
@@ -40,7 +46,7 @@ def _standing(run: Run) -> str:
     if status in TERMINAL:
         took = "" if run.finished_at is None else f" after {_between(run.created_at, run.finished_at)}"
         ended = "" if run.finished_at is None else f", {_since(run.finished_at)} ago"
-        return f"It is {WORDS[status]}{took}{ended}, on {hop}."
+        return f"{_ENDED[status]}{took}{ended}, on {hop}."
     if status in PARKED:
         owner: Any = run.wait_owner
         since = "" if run.wait_since is None else f" for {_since(run.wait_since)}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from runs.ledger.edge import Edge, reason_not_queued, row
+from runs.ledger.edge import Edge, reason_not_mine, reason_not_queued, reason_not_this_vessel, row
 from runs.ledger.outcomes import Lost, Outcome, Reason, Standing
 from runs.states import DeliveryState
 
@@ -138,9 +138,8 @@ def _judge(request: Claim, now: Standing | None) -> Outcome[Claimed] | None:
         return Lost(Reason.HELD, now)
     if now.quarantined:
         return Lost(Reason.QUARANTINED, now)
-    if now.current_boot != request.boot_id:
-        return Lost(Reason.OTHER_BOOT, now)
-    return None
+    other = reason_not_this_vessel(request.boot_id, now)
+    return Lost(other, now) if other is not None else None
 
 
 CLAIM: Edge[Claim, Claimed] = Edge(
@@ -174,5 +173,5 @@ RECLAIM: Edge[Claim, Claimed] = Edge(
     sql=RECLAIM_SQL + "-- {skip}",
     encode=_encode,
     decode=_decode,
-    judge=lambda _request, now: Lost(Reason.NOT_MINE, now),
+    judge=lambda request, now: Lost(reason_not_mine(request, now) or Reason.NOT_MINE, now),
 )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from runs.ledger.outcomes import Outcome, Reason, Standing
-from runs.states import DeliveryState, RunStatus
+from runs.states import ON_WORKER, DeliveryState, Road, RunStatus
 
 
 class Request(Protocol):
@@ -112,8 +112,6 @@ def reason_not_queued(seq: int, now: Standing | None) -> Reason | None:
     """Why a Run cannot be taken from QUEUED at this generation; None when the Run itself would allow it."""
     if now is None:
         return Reason.NO_RUN
-    if now.road != "vessel":
-        return Reason.OTHER_ROAD
     if now.status == RunStatus.CANCELLING:
         return Reason.CANCELLING
     if now.status in {RunStatus.DONE, RunStatus.FAILED, RunStatus.CANCELLED}:
@@ -124,8 +122,19 @@ def reason_not_queued(seq: int, now: Standing | None) -> Reason | None:
         return Reason.NO_DELIVERY
     if now.delivery == DeliveryState.SETTLED:
         return Reason.SETTLED
+    if now.delivery == DeliveryState.CLAIMED:
+        return Reason.CLAIMED
     if now.status != RunStatus.QUEUED:
-        return Reason.CLAIMED if now.delivery == DeliveryState.CLAIMED else Reason.STATUS
+        return Reason.STATUS
+    return None
+
+
+def reason_not_this_vessel(boot_id: uuid.UUID | None, now: Standing) -> Reason | None:
+    """Why a Vessel may not act on the Run (rulings 13 and 22); `boot_id` None is a surface without a Vessel."""
+    if now.road != Road.VESSEL:
+        return Reason.OTHER_ROAD
+    if boot_id is not None and now.current_boot != boot_id:
+        return Reason.OTHER_BOOT
     return None
 
 
@@ -143,6 +152,6 @@ def reason_not_mine(request: Any, now: Standing | None) -> Reason | None:
         return Reason.TERMINAL
     if now.delivery == DeliveryState.SETTLED:
         return Reason.SETTLED
-    if now.delivery != DeliveryState.CLAIMED:
+    if now.delivery != DeliveryState.CLAIMED or now.status not in ON_WORKER:
         return Reason.STATUS
     return None

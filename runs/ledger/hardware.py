@@ -8,7 +8,7 @@ from typing import Any
 
 from runs.errors import Corrupt
 from runs.ledger.edge import Edge, reason_not_mine, row
-from runs.ledger.outcomes import Lost, Outcome, Standing, Won
+from runs.ledger.outcomes import Lost, Outcome, Reason, Standing, Won
 from runs.states import GENERIC, RunStatus
 
 
@@ -55,7 +55,9 @@ def _judge(request: Move, now: Standing | None) -> Outcome[None] | None:
     if reason is not None:
         return Lost(reason, now)
     assert now is not None
-    return Won(None, again=True) if now.status == request.to_status else None
+    if now.status == request.to_status:
+        return Won(None, again=True)
+    return None if now.status == request.from_status else Lost(Reason.STATUS, now)
 
 
 def _nothing(_request: Any, _found: tuple[Any, ...]) -> None:

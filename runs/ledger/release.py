@@ -11,7 +11,7 @@ from typing import Any
 
 from runs.ledger.edge import Edge, reason_not_queued, row
 from runs.ledger.outcomes import Lost, Outcome, Reason, Standing, Won
-from runs.states import DeliveryState
+from runs.states import TERMINAL, DeliveryState, RunStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,8 @@ def _judge_release(request: Release, now: Standing | None) -> Outcome[None] | No
     if (
         now is not None
         and now.enqueue_seq == request.seq
-        and now.delivery
-        in {
-            DeliveryState.PENDING,
-            DeliveryState.PUBLISHED,
-            DeliveryState.CLAIMED,
-        }
+        and now.status not in {*TERMINAL, RunStatus.CANCELLING}
+        and now.delivery in {DeliveryState.PENDING, DeliveryState.PUBLISHED, DeliveryState.CLAIMED}
     ):
         return Won(None, again=True)
     reason = reason_not_queued(request.seq, now)

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from runs.ledger.edge import Edge, reason_not_queued, row
+from runs.ledger.edge import Edge, reason_not_queued, reason_not_this_vessel, row
 from runs.ledger.outcomes import Lost, Outcome, Reason, Standing
 from runs.states import DeliveryState
 
@@ -72,9 +72,8 @@ def _judge(request: Rotation, now: Standing | None) -> Outcome[int] | None:
     assert now is not None
     if now.delivery == DeliveryState.HELD:
         return Lost(Reason.HELD, now)
-    if request.boot_id is not None and now.current_boot != request.boot_id:
-        return Lost(Reason.OTHER_BOOT, now)
-    return None
+    other = reason_not_this_vessel(request.boot_id, now)
+    return Lost(other, now) if other is not None else None
 
 
 def _next_seq(_request: Any, found: tuple[Any, ...]) -> int:

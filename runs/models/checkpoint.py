@@ -61,4 +61,4 @@ class JournalEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.name}#{self.occurrence} of {self.run.pk}"
+        return f"{self.name}#{self.occurrence} of {self.run_id}"  # pyright: ignore[reportAttributeAccessIssue] - the column of the key

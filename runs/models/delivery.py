@@ -64,4 +64,4 @@ class RunDelivery(Stamped):
         ]
 
     def __str__(self) -> str:
-        return f"hop {self.enqueue_seq} of {self.run.pk}"
+        return f"hop {self.enqueue_seq} of {self.run_id}"  # pyright: ignore[reportAttributeAccessIssue] - the column of the key

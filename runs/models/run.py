@@ -123,6 +123,14 @@ class Run(Stamped):
                 name="runs_run_live_of_session",
                 condition=Q(status__in=_sorted(NONTERMINAL), session__isnull=False),
             ),
+            models.Index(
+                fields=["tenant", "idempotency_key"],
+                name="runs_run_by_key",
+                condition=Q(idempotency_key__isnull=False),
+            ),
+            models.Index(
+                fields=["quarantined_at"], name="runs_run_quarantined", condition=Q(quarantined_at__isnull=False)
+            ),
             models.Index(fields=["ancestor"], name="runs_run_descendants", condition=Q(ancestor__isnull=False)),
         ]
         permissions: ClassVar[list[tuple[str, str]]] = [

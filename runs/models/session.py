@@ -49,4 +49,4 @@ class SessionTurn(Stamped):
         ]
 
     def __str__(self) -> str:
-        return f"turn of {self.run.pk}"
+        return f"turn of {self.run_id}"  # pyright: ignore[reportAttributeAccessIssue] - the column of the key

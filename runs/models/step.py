@@ -34,4 +34,4 @@ class Step(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.seq} of {self.run.pk}"
+        return f"{self.kind} {self.seq} of {self.run_id}"  # pyright: ignore[reportAttributeAccessIssue] - the column of the key

@@ -15,11 +15,9 @@ import psycopg
 import structlog
 
 from runs.errors import LychdError
+from runs.ledger.notify import LISTEN
 
 log = structlog.get_logger(__name__)
-
-CHANNEL = "lychd_hops"
-LISTEN = "listen lychd_hops"
 
 
 @dataclass(slots=True)

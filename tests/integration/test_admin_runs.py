@@ -11,8 +11,10 @@ import pytest
 from django.contrib.admin import site
 from django.test import Client
 from django.urls import reverse
+from pydantic import BaseModel
 
 from runs.models import JournalEntry, Run, RunDelivery, SessionTurn, Step
+from runs.patterns import Context, Finish, Pattern
 from tests.support.admin_runs import VIEWS, a_run, everything, many_runs, root, staff, surround
 
 pytestmark = pytest.mark.django_db
@@ -143,10 +145,26 @@ def test_the_page_of_a_run_tells_its_story() -> None:
         a_run(status="queued", quarantine="It kills the Vessel."),
     )
     assert "operator asked for inventory, revision 1, over cli" in text_of(client, url("run", failed))
-    assert "It failed in node disk with disk: disk." in text_of(client, url("run", failed))
+    assert "Node disk ended with disk: disk." in text_of(client, url("run", failed))
     assert "It has been waiting for a consent" in text_of(client, url("run", parked))
     assert "nothing claims it: It kills the Vessel." in text_of(client, url("run", bad))
     assert f"/api/v1/runs/{failed}" in text_of(client, url("run", failed))
+
+
+def test_the_pinned_graph_is_drawn_and_a_bad_one_is_told() -> None:
+    class Nothing(BaseModel):
+        pass
+
+    pattern = Pattern("walk", input=Nothing, state=Nothing, output=Nothing)
+
+    @pattern.start(replay_safe=True)
+    async def begin(ctx: Context[Nothing, Nothing]) -> Finish[Nothing]:
+        return Finish(Nothing())
+
+    client = root()
+    drawn = text_of(client, url("run", a_run(manifest=json.dumps(pattern.manifest.to_json()))))
+    assert "begin  (start, replay safe)" in drawn
+    assert "The pinned manifest cannot be read" in text_of(client, url("run", a_run(manifest="[1]")))
 
 
 def test_the_lists_around_a_run_are_cut_at_their_bounds() -> None:

@@ -29,7 +29,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Examine and tell."""
         logging.getLogger("httpx2").setLevel(logging.WARNING)
-        report = examine(settings.CONFIG, Path(options["data"] or settings.DATA))
+        report = examine(settings.CONFIG, Path(options["data"] or settings.DATA), settings.DATABASE_URL)
         out = Output(as_json=options["json"], color=False if options["no_color"] else None)
         if out.as_json:
             out.document(report.to_json())

@@ -1,0 +1,69 @@
+"""The small functions with which the parts of a Vessel reach each other; each part knows only a callable."""
+
+from __future__ import annotations
+
+import uuid
+
+import structlog
+
+from lychd.graph import Vessel
+from lychd.postgres.guard import GuardEvents
+from runs import reads as rows
+from runs.driver.steps import Entry, Hop
+from runs.engine import Engine, HopRef
+from runs.events.bus import RunEventBus
+from runs.events.event import RunChange
+from runs.ledger.claim import Claimed
+from runs.limits import Limits
+from runs.reads import Reads
+from runs.states import TERMINAL, DeliveryState, RunStatus
+
+log = structlog.get_logger(__name__)
+
+# The process ends with this code when the guard is lost for good (the host's own codes are 0 and 3 to 6).
+GUARD_LOST = 7
+
+
+async def journal_of(reads: Reads, hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
+    """What earlier hops recorded for one activation of a node."""
+    return {
+        (row.name, row.occurrence): Entry(row.args_digest, row.result)
+        for row in await rows.journal(reads, hop.run_id, visit)
+    }
+
+
+async def publish_current(reads: Reads, engine: Engine, run_id: uuid.UUID) -> None:
+    """Publish the current hop of a Run that a surface without a broker admitted or resumed (ruling 30)."""
+    prior = await rows.prior(reads, run_id)
+    if prior is not None and prior.status == RunStatus.QUEUED and prior.delivery == DeliveryState.PENDING:
+        await engine.publish(HopRef(run_id, prior.seq, prior.queue, prior.priority))
+
+
+def moved(bus: RunEventBus, limits: Limits, claimed: Claimed, status: str) -> None:
+    """Tell the feed of all Runs and the counts of back-pressure that a Run changed its status."""
+    if status == RunStatus.RUNNING:
+        limits.started()
+    elif status in TERMINAL:
+        limits.ended(claimed.tenant)
+    bus.announce(RunChange(claimed.run_id, claimed.tenant, status, pattern=claimed.pattern_key))
+
+
+def guard_events(vessel: Vessel) -> GuardEvents:
+    """What a Vessel does when its guard is lost, held again, or gone for good (ruling 13)."""
+
+    def lost() -> None:
+        vessel.engine.admitting = False
+        for gate in (vessel.claim_gate, vessel.publish_gate):
+            gate.close("guard", "the one-Vessel guard was lost")
+
+    def regained() -> None:
+        for gate in (vessel.claim_gate, vessel.publish_gate):
+            gate.open("guard")
+        vessel.engine.admitting = vessel.serving and not vessel.stopping
+
+    def gone(reason: str) -> None:
+        vessel.cut_off = True
+        log.error("vessel.guard_gone", reason=reason)
+        vessel.stop(GUARD_LOST, f"The one-Vessel guard is lost for good: {reason}.")
+
+    return GuardEvents(lost, regained, gone)
