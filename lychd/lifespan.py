@@ -21,13 +21,9 @@ from typing import Any
 import psycopg
 import structlog
 
-<<<<<<< HEAD
 from consents.policies import load as load_policies
 from consents.policies import sync as sync_policies
-from lychd import wiring
-=======
 from lychd import glue, wiring
->>>>>>> main
 from lychd.config import Config
 from lychd.graph import Vessel
 from lychd.postgres import fit, urls
@@ -118,25 +114,17 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
         boot_id=boot.id,
         limit=config.max_payload,
     )
-    moved = partial(_moved, bus, limits)
+    moved = partial(glue.moved, bus, limits)
     ghoul = Ghoul(
         ledger=ledger,
         bus=bus,
-<<<<<<< HEAD
         driver=Driver(ledger, bus, threads, reads, waits, config.max_payload),
-=======
-        driver=Driver(ledger, bus, threads, partial(glue.journal_of, reads), config.max_payload),
->>>>>>> main
         registry=registry,
         revalidate=wiring.Authority(reads),
         gate=claim_gate,
         boot_id=boot.id,
-<<<<<<< HEAD
         parking=Parking(ledger, reads, bus, engine.resume, moved),
         moved=moved,
-=======
-        moved=partial(glue.moved, bus, limits),
->>>>>>> main
     )
     lanes = Lanes(
         conninfo,
@@ -152,12 +140,8 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
         [
             DeliveryRelay(engine, ledger, reads, probe),
             LimitsRelay(reads, limits),
-<<<<<<< HEAD
-            Wakeups(conninfo, partial(_publish_current, reads, engine)),
-            *(WaitRelay(kind, engine, ledger, reads) for kind in waits),
-=======
             Wakeups(conninfo, partial(glue.publish_current, reads, engine)),
->>>>>>> main
+            *(WaitRelay(kind, engine, ledger, reads) for kind in waits),
         ]
     )
     vessel = Vessel(
