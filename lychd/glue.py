@@ -9,7 +9,6 @@ import structlog
 from lychd.graph import Vessel
 from lychd.postgres.guard import GuardEvents
 from runs import reads as rows
-from runs.driver.steps import Entry, Hop
 from runs.engine import Engine, HopRef
 from runs.events.bus import RunEventBus
 from runs.events.event import RunChange
@@ -22,14 +21,6 @@ log = structlog.get_logger(__name__)
 
 # The process ends with this code when the guard is lost for good (the host's own codes are 0 and 3 to 6).
 GUARD_LOST = 7
-
-
-async def journal_of(reads: Reads, hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
-    """What earlier hops recorded for one activation of a node."""
-    return {
-        (row.name, row.occurrence): Entry(row.args_digest, row.result)
-        for row in await rows.journal(reads, hop.run_id, visit)
-    }
 
 
 async def publish_current(reads: Reads, engine: Engine, run_id: uuid.UUID) -> None:

@@ -284,42 +284,6 @@ async def _stop_workers(vessel: Vessel) -> None:
         raise TimeoutError(f"{vessel.threads.live} node threads did not end.")
 
 
-<<<<<<< HEAD
-async def _publish_current(reads: Reads, engine: Engine, run_id: uuid.UUID) -> None:
-    """Publish the current hop of a Run that a surface without a broker admitted or resumed (ruling 30)."""
-    prior = await rows.prior(reads, run_id)
-    if prior is not None and prior.status == "queued" and prior.delivery == "pending":
-        await engine.publish(HopRef(run_id, prior.seq, prior.queue, prior.priority))
-
-
-def _moved(bus: RunEventBus, limits: Limits, claimed: Claimed, status: str) -> None:
-    if status == "running":
-        limits.started()
-    elif status in TERMINAL:
-        limits.ended(claimed.tenant)
-    bus.announce(RunChange(claimed.run_id, claimed.tenant, status, pattern=claimed.pattern_key))
-
-
-def _guard_events(vessel: Vessel) -> GuardEvents:
-    def lost() -> None:
-        for gate in (vessel.claim_gate, vessel.publish_gate):
-            gate.close("guard", "the one-Vessel guard was lost")
-        vessel.engine.admitting = False
-
-    def regained() -> None:
-        for gate in (vessel.claim_gate, vessel.publish_gate):
-            gate.open("guard")
-        vessel.engine.admitting = not vessel.stopping
-
-    def gone(reason: str) -> None:
-        log.error("vessel.guard_gone", reason=reason)
-        vessel.stop(GUARD_LOST, f"The one-Vessel guard is lost for good: {reason}.")
-
-    return GuardEvents(lost, regained, gone)
-
-
-=======
->>>>>>> main
 def _nobody_to_ask(code: int, reason: str) -> None:
     """Under a server that is not ours the process cannot be asked to end with a code."""
     log.error("vessel.must_end", code=code, reason=reason)
