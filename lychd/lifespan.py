@@ -227,8 +227,10 @@ class Lifespan:
         self._config = config
         self._database_url = database_url
         self.vessel: Vessel | None = None
-        # Why it did not start, in a sentence.
         self.failure: str | None = None
+        """Why it did not start, in a sentence."""
+        self.stack = AsyncExitStack()
+        """What is open; after a stop that failed it still is."""
 
     async def __call__(
         self,
@@ -243,7 +245,7 @@ class Lifespan:
         state: MutableMapping[str, Any] = scope["state"] if "state" in scope else scope.setdefault("state", {})
         stop = state.get("lychd.stop", _nobody_to_ask)
         await receive()
-        stack = AsyncExitStack()
+        stack = self.stack
         try:
             vessel = await start(self._config, self._database_url, stop, stack)
         except (LychdError, psycopg.Error, OSError, TimeoutError) as error:

@@ -14,11 +14,11 @@ from lychd.postgres.budget import ConnectionBudget
 from lychd.sigils.authenticate import scopes_now
 from runs.authority import Scope
 from runs.broker.pools import LANE_CONNECTIONS, PUBLICATION_CONNECTIONS
+from runs.connections import POOL_SIZE, Reads
 from runs.errors import LychdError
 from runs.ledger.claim import Claimed
 from runs.ledger.ledger import CONNECTIONS
 from runs.patterns import PatternRegistry, discover
-from runs.reads import POOL_SIZE, Reads
 from runs.routing import QUEUES, Router, Rule
 from runs.waits import WaitKinds
 

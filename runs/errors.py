@@ -9,6 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 
+def first_line(text: object) -> str:
+    """The first line of a text or of an error's message; the error's name where it has no message."""
+    lines = str(text).strip().splitlines()
+    return lines[0] if lines else type(text).__name__
+
+
 class LychdError(Exception):
     """Something went wrong in LychD."""
 
@@ -17,7 +23,7 @@ class LychdError(Exception):
     status: int = 500
 
     def __init__(self, detail: str | None = None, **facts: Any) -> None:
-        self.detail = detail or (type(self).__doc__ or "").strip().splitlines()[0]
+        self.detail = detail or first_line(type(self).__doc__ or type(self).__name__)
         self.facts = facts
         super().__init__(self.detail)
 

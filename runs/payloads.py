@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -22,7 +23,8 @@ MAX_DEPTH = 200
 HARD_LIMIT = 64 * 1024 * 1024
 # A request body holds a payload one or two levels down; `check` then says which payload is too deep.
 _PARSE_DEPTH = MAX_DEPTH + 8
-_MOST_ERRORS = 20
+MOST_ERRORS = 20
+_MOST_SHOWN = 500
 _MOST_ESCAPED = 100_000
 _SMALL = 2**63
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -85,8 +87,7 @@ def check(value: Any, what: str, limit: int | None = None) -> str:
     if text is None or "\\u0000" in text:
         errors = _problems(value, what, most)
         if errors:
-            first = errors[0]
-            raise Invalid(f"The {what} cannot be stored: {first['pointer'] or 'it'} {first['detail']}.", errors=errors)
+            raise _unstorable(what, errors)
         if text is None:
             text = canonical(value)
             size = len(text.encode())
@@ -110,12 +111,13 @@ def jsonable(value: Any, what: str, *, round_trip: bool = True) -> Any:
         dumped = _ANY.dump_python(value, mode="json", by_alias=True, round_trip=round_trip, warnings="none")
         # pydantic writes NaN as null where a field says Any, so the same dump in Python's terms is laid beside it.
         raw = _ANY.dump_python(value, mode="python", by_alias=True, round_trip=round_trip, warnings="none")
+    except UnicodeEncodeError as error:
+        raise _unstorable(what, [problem("", "holds half of a surrogate pair", "surrogate")]) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise Invalid(f"The {what} cannot be written as JSON: {error}.") from error
-    pointer = _lost_number(raw, dumped)
-    if pointer is not None:
-        errors = [_problem(pointer, "is not a finite number", "not_finite")]
-        raise Invalid(f"The {what} cannot be stored: {pointer or 'it'} is not a finite number.", errors=errors)
+    lost = _lost_number(raw, dumped)
+    if lost is not None:
+        raise _unstorable(what, [problem(lost, "is not a finite number", "not_finite")])
     return dumped
 
 
@@ -147,11 +149,11 @@ def parse(text: str | bytes | bytearray, limit: int | None = None, what: str = "
         sentence = f"The {what} is not JSON: {error.msg} (line {error.lineno}, column {error.colno})."
         raise Malformed(sentence) from error
     except RecursionError as error:
-        raise Invalid(too_deep, errors=[_problem("", "is nested too deeply", "too_deep")]) from error
+        raise Invalid(too_deep, errors=[problem("", "is nested too deeply", "too_deep")]) from error
     except ValueError as error:  # Python reads no integer of more than 4,300 digits
         raise Invalid(f"The {what} holds a number with too many digits.") from error
     if not _is_plain(value, most + 1, _PARSE_DEPTH):
-        raise Invalid(too_deep, errors=[_problem("", "is nested too deeply", "too_deep")])
+        raise Invalid(too_deep, errors=[problem("", "is nested too deeply", "too_deep")])
     return value
 
 
@@ -172,27 +174,37 @@ def pointer(path: Sequence[str | int]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
+def problem(where: str, detail: str, code: str) -> dict[str, Any]:
+    """One entry of an error's `errors`, itself storable and short: a place may be named by hostile keys."""
+    return {"pointer": _shown(where), "detail": _shown(detail), "code": code}
+
+
+def _shown(text: str) -> str:
+    return _escaped_text(text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…")
+
+
+def _unstorable(what: str, errors: list[dict[str, Any]]) -> Invalid:
+    first = errors[0]
+    return Invalid(f"The {what} cannot be stored: {first['pointer'] or 'it'} {first['detail']}.", errors=errors)
+
+
 def _too_large(what: str, size: int | None, limit: int) -> TooLarge:
     fact = "larger" if size is None else f"{size:,} bytes"
     return TooLarge(
         f"The {what} is {fact} as JSON; at most {limit:,} bytes are allowed.",
-        errors=[_problem("", f"is {fact}, the limit is {limit:,} bytes", "too_large")],
+        errors=[problem("", f"is {fact}, the limit is {limit:,} bytes", "too_large")],
     )
 
 
-def _problem(where: str, detail: str, code: str) -> dict[str, Any]:
-    return {"pointer": where, "detail": detail, "code": code}
-
-
 def _refuse_number(name: str) -> float:
-    raise Invalid(f"{name} is not a JSON number.", errors=[_problem("", f"holds {name}", "not_finite")])
+    raise Invalid(f"{name} is not a JSON number.", errors=[problem("", f"holds {name}", "not_finite")])
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
         detail = f"holds {digits[:40]}, which is too large for a number"
-        raise Invalid(f"The JSON {detail}.", errors=[_problem("", detail, "not_finite")])
+        raise Invalid(f"The JSON {detail}.", errors=[problem("", detail, "not_finite")])
     return number
 
 
@@ -225,11 +237,11 @@ def _is_plain(value: Any, most: int, depth: int = MAX_DEPTH) -> bool:
 
 
 def _problems(value: Any, what: str, most: int) -> list[dict[str, Any]]:
-    """Every place that cannot be stored, at most `_MOST_ERRORS`; raises TooLarge when parts outnumber the bytes."""
+    """Every place that cannot be stored, at most `MOST_ERRORS`; raises TooLarge when parts outnumber the bytes."""
     errors: list[dict[str, Any]] = []
     walks: list[tuple[_Place | None, Iterator[tuple[Any, Any]]]] = [(None, iter([(None, value)]))]
     seen = 0
-    while walks and len(errors) < _MOST_ERRORS:
+    while walks and len(errors) < MOST_ERRORS:
         above, walk = walks[-1]
         for key, part in walk:
             seen += 1
@@ -245,21 +257,22 @@ def _problems(value: Any, what: str, most: int) -> list[dict[str, Any]]:
                 if len(walks) > MAX_DEPTH:
                     # A cycle ends here as well, so nothing below is worth a look.
                     detail = f"is nested deeper than {MAX_DEPTH} levels"
-                    return [_problem(pointer(_path(place)[:20]), detail, "too_deep")]
+                    return [problem(pointer(_path(place)[:20]), detail, "too_deep")]
                 if isinstance(part, dict):
-                    errors.extend(_problem(pointer(_path(place)), *found) for found in _key_problems(part))
+                    keys = islice(_key_problems(part), MOST_ERRORS)
+                    errors.extend(problem(pointer(_path(place)), *found) for found in keys)
                 walks.append((place, iter(part.items() if isinstance(part, dict) else enumerate(part))))
                 break
             found = _scalar_problem(part)
             if found:
-                errors.append(_problem(pointer(_path(place)), *found))
-                if len(errors) >= _MOST_ERRORS:
+                errors.append(problem(pointer(_path(place)), *found))
+                if len(errors) >= MOST_ERRORS:
                     break
         else:
             walks.pop()
         if seen > most:
             raise _too_large(what, None, most)
-    return errors[:_MOST_ERRORS]
+    return errors[:MOST_ERRORS]
 
 
 def _key_problems(part: dict[Any, Any]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Every SELECT that an edge or a relay needs, on a small pool of its own. Rows out, never a write.
+"""Every SELECT that an edge or a relay needs. Rows out, never a write.
 
 All list queries are keyset-paged and begin with the tenant; what belongs to another tenant does not exist.
 """
@@ -9,64 +9,9 @@ import json
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, LiteralString, cast
+from typing import Any
 
-import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
-
-from runs.errors import Degraded
-
-POOL_SIZE = 4
-LOST = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, PoolClosed)
-
-
-class Reads:
-    """A pool of autocommit connections for reading.
-
-    Args:
-        conninfo: where to read.
-        size: most connections.
-    """
-
-    def __init__(self, conninfo: str, size: int = POOL_SIZE) -> None:
-        self._pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
-            conninfo,
-            min_size=1,
-            max_size=size,
-            open=False,
-            timeout=10,
-            kwargs={
-                "autocommit": True,
-                "prepare_threshold": 1,
-                "application_name": "lychd reads",
-                "options": "-c statement_timeout=15000 -c jit=off -c timezone=UTC",
-            },
-        )
-
-    async def open(self) -> None:
-        """Connect; raises when the database cannot be reached in 10 s."""
-        await self._pool.open(wait=True, timeout=10)
-
-    async def close(self) -> None:
-        await self._pool.close()
-
-    async def fetch_all(self, sql: str, params: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """All rows of a query.
-
-        Raises:
-            Degraded: the database could not be asked; nothing is known of the answer.
-        """
-        try:
-            async with self._pool.connection() as connection:
-                cursor = await connection.execute(cast("LiteralString", sql), params or {})
-                return await cursor.fetchall()
-        except LOST as error:
-            raise Degraded(f"The database cannot be asked: {str(error).splitlines()[0]}.") from error
-
-    async def fetch_one(self, sql: str, params: dict[str, Any] | None = None) -> tuple[Any, ...] | None:
-        """The first row of a query, or None."""
-        rows = await self.fetch_all(sql, params)
-        return rows[0] if rows else None
+from runs.connections import Reads
 
 
 def rfc3339(moment: datetime | None) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 from runs import payloads
 from runs.authority import Caller, Surface
 from runs.errors import Forbidden, Invalid
+from runs.routing import check_priority
 
 # The source that a surface stands for when the caller names none.
 DEFAULT_SOURCE = {
@@ -39,8 +40,8 @@ class Submission:
             Invalid: a part is out of bounds; `errors` says which.
             TooLarge: the input is larger than `limit` bytes as JSON.
         """
-        if self.priority is not None and (isinstance(self.priority, bool) or not 0 <= self.priority <= 100):
-            raise _invalid("/priority", f"must be 0 to 100, not {self.priority}", "out_of_range")
+        if self.priority is not None:
+            check_priority(self.priority)
         if self.key is not None and not 1 <= len(self.key) <= 200:
             raise _invalid("/key", "must have 1 to 200 characters", "length")
         if self.fence_session and self.session is None:

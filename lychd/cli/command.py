@@ -21,7 +21,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from lychd.cli.connection import TOKEN, Connection, find
 from lychd.cli.output import Output
-from lychd.cli.texts import harmless
+from lychd.cli.texts import harmless, sentence
 from lychd.client import Client, OutcomeUnknown, Problem, Unreachable
 from runs.errors import LychdError
 
@@ -113,14 +113,14 @@ class ClientCommand(BaseCommand):
 
 def sentences(error: LychdError, connection: Connection | None = None) -> list[str]:
     """What is said on stderr: one sentence, and one more line for each part of the input that is not valid."""
-    said = harmless(error.detail, 2000).rstrip(".")
+    said = harmless(error.detail, 2000)
     if isinstance(error, Problem):
         return _refusal(error, said, connection)
     if connection is not None and type(error) is Unreachable:
-        said = connection.silence().rstrip(".")
+        said = connection.silence()
     elif isinstance(error, OutcomeUnknown):
-        said += ". Look with `lychd runs` before you repeat it"
-    return [f"lychd: {said}."]
+        said = f"{sentence(said)} Look with `lychd runs` before you repeat it."
+    return [f"lychd: {sentence(said)}"]
 
 
 def _refusal(error: Problem, said: str, connection: Connection | None) -> list[str]:
@@ -131,7 +131,7 @@ def _refusal(error: Problem, said: str, connection: Connection | None) -> list[s
         ]
     run = error.facts.get("run")
     if isinstance(run, str) and run not in said:
-        said += f" (Run {harmless(run, 40)})"
+        said = f"{said.rstrip('.')} (Run {harmless(run, 40)})"
     details = [
         (str(one.get("pointer", "")) or "the whole", str(one.get("detail", "is not valid"))) for one in error.errors
     ]
@@ -139,7 +139,7 @@ def _refusal(error: Problem, said: str, connection: Connection | None) -> list[s
     # A single error that the sentence already tells is not told twice.
     if len(details) == 1 and details[0][1].rstrip(".") in error.detail:
         listed = []
-    return [f"lychd: {said}.", *listed]
+    return [f"lychd: {sentence(said)}", *listed]
 
 
 def add_run_argument(parser: ArgumentParser) -> None:

@@ -122,7 +122,7 @@ def _configuration(report: Report) -> PatternRegistry | None:
             said = harmless(f"{problem.msg}").rstrip(".")
             report.find("configuration", f"{said} ({problem.id}).", problem.hint or "Correct the settings.")
     names = [f"{pattern.key} {pattern.revision}" for pattern in registry.active()]
-    report.fact("configuration", f"{len(names)} Patterns: {', '.join(names)}" if names else "no Patterns", names)
+    report.fact("configuration", f"Patterns {', '.join(names)}" if names else "no Patterns", names)
     return registry
 
 

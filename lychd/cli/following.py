@@ -10,7 +10,7 @@ from lychd.cli.connection import Connection
 from lychd.cli.output import Output, status_style
 from lychd.cli.texts import block
 from lychd.cli.views import view_for
-from lychd.cli.wording import failure, word
+from lychd.cli.wording import word
 from lychd.client import Client, End, Event, Lost, Message, Resync
 from runs.states import RunStatus
 
@@ -96,10 +96,7 @@ def _end(out: Output, run: Json, status: str) -> None:
     if out.as_json:
         out.record({"type": "run", "run": run})
         return
-    out.line((word(status), status_style(status)), *_why(run))
+    if status == RunStatus.AWAITING_CONSENT:
+        out.line((word(status), status_style(status)))
     if run.get("output") is not None:
         out.text(block(run["output"]))
-
-
-def _why(run: Json) -> list[str]:
-    return [f": {failure(run['error'])}"] if run.get("error") else []

@@ -42,6 +42,12 @@ def block(value: Any, most: int = BLOCK) -> str:
     return harmless(json.dumps(value, ensure_ascii=False, indent=2, default=str), most, keep="\n")
 
 
+def sentence(text: str) -> str:
+    """The text with exactly one mark at its end."""
+    bare = text.strip().rstrip(".")
+    return bare if bare.endswith(("?", "!", "…")) else f"{bare}."
+
+
 def clock(at: datetime) -> str:
     """The local time of day."""
     return at.astimezone().strftime("%H:%M:%S")

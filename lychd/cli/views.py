@@ -93,28 +93,38 @@ class TextView:
         self._out = out
         self._bars = Bars(out) if out.interactive else None
         self._progress_at: dict[str, datetime] = {}
+        self._begun = self._ended = False
         self._flowing: tuple[str, datetime] | None = None
         self._flow = ""
 
     def show(self, message: Message) -> None:
         """Show one message."""
         if isinstance(message, Event) and message.kind == "token":
+            self._begun = True
             self._token(message)
             return
         self._flush()
         match message:
             case Event():
+                self._begun = True
                 self._event(message)
             case Gap(first, last):
                 which = f"event {first} is" if first == last else f"events {first} to {last} are"
                 self._note(f"{which} missing", "yellow")
+            case Resync() if not self._begun:
+                # How every late reader begins: the stored events that follow are what matters.
+                return
             case Resync():
                 run = message.snapshot.get("run") or {}
-                self._note(f"caught up with the Run, which is {word(run.get('status'))}", "yellow")
+                self._note(
+                    f"some events came by faster than they could be read; the Run is {word(run.get('status'))}",
+                    "yellow",
+                )
             case Lost(reason, pause):
                 self._note(f"connection lost ({harmless(reason)}); next try in {pause:g} s", "yellow")
-            case End():
-                return
+            case End(status):
+                if not self._ended:
+                    self._note(f"the Run is {word(status)}", status_style(status))
 
     def close(self) -> None:
         """Finish what is half said."""
@@ -123,6 +133,7 @@ class TextView:
             self._bars.close()
 
     def _event(self, event: Event) -> None:
+        self._ended = event.kind == "done"
         if event.kind == "progress":
             self._progress(event)
             return

@@ -70,13 +70,12 @@ def _status(data: Json) -> str:
 
 
 def _node(data: Json) -> str:
-    spent = f" after {_span(data['ms'])}" if number(data.get("ms")) is not None else ""
+    spent = f" ({_span(data['ms'])})" if number(data.get("ms")) is not None else ""
     match data.get("phase"):
         case "entered":
-            visit = number(data.get("visit"))
-            return "entered" + (f", visit {visit:g}" if visit else "")
+            return "entered"
         case "left":
-            return f"left to {one_line(data.get('to'), 80)}{spent}"
+            return f"→ {one_line(data.get('to'), 80)}{spent}"
         case "failed":
             return f"failed{spent}: {one_line(data.get('code'), 50)}: {one_line(data.get('message'), 2000)}"
         case _:
@@ -88,7 +87,7 @@ def _step(data: Json) -> str:
     if data.get("phase") == "retry":
         attempt, after = one_line(data.get("attempt"), 10), one_line(data.get("next_in"), 20)
         return f"step {name}, attempt {attempt}: {one_line(data.get('error'))}; again in {after} s"
-    spent = f" after {_span(data['ms'])}" if number(data.get("ms")) is not None else ""
+    spent = f" ({_span(data['ms'])})" if number(data.get("ms")) is not None else ""
     return f"step {name} {one_line(data.get('phase'), 40)}{spent}"
 
 

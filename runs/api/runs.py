@@ -41,18 +41,13 @@ async def submit(request: HttpRequest, body: schemas.Submit) -> HttpResponse:
     the key was used for other work or the session has an unfinished Run; 429 with `Retry-After` under pressure.
     """
     caller, vessel = allowed(request, Scope.RUNS_SUBMIT)
-    submitted = await vessel.engine.submit(
-        caller,
-        Submission(
-            pattern=body.pattern,
-            input=body.input,
-            priority=body.priority,
-            session=body.session,
-            fence_session=body.fence_session,
-            source=body.source,
-            key=_key(request),
-        ),
-    )
+    asked = _asked(body, _key(request))
+    try:
+        submitted = await vessel.engine.submit(caller, asked)
+    except Invalid as error:
+        # All else was proved above, so this speaks of the input; the client sees it as a part of its body.
+        error.errors = [{**one, "pointer": f"/input{one.get('pointer', '')}"} for one in error.errors]
+        raise
     row = await rows.run(vessel.reads, submitted.run_id, caller.tenant)
     if row is None:
         raise Unknown(f"Run {submitted.run_id} was admitted and cannot be found.")
@@ -107,6 +102,22 @@ async def one(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     if etag in known or "*" in known:
         return HttpResponseNotModified(headers=headers)
     return answer(row.to_json(), 200, headers)
+
+
+def _asked(body: schemas.Submit, key: str | None) -> Submission:
+    if body.fence_session and body.session is None:
+        detail = "needs a session"
+        error = {"pointer": "/fence_session", "detail": detail, "code": "missing"}
+        raise Invalid(f"fence_session {detail}.", errors=[error])
+    return Submission(
+        pattern=body.pattern,
+        input=body.input,
+        priority=body.priority,
+        session=body.session,
+        fence_session=body.fence_session,
+        source=body.source,
+        key=key,
+    )
 
 
 def _key(request: HttpRequest) -> str | None:

@@ -19,9 +19,11 @@ class Submit(Schema):
 
     model_config = ConfigDict(extra="forbid")
 
-    pattern: str = Field(description="key of the Pattern")
+    pattern: Word = Field(description="key of the Pattern")
     input: Any = Field(description="what the Pattern's input schema asks for; at most 1 MiB as JSON")
-    priority: Annotated[int, Field(strict=True)] | None = Field(None, description="0 to 100; higher goes first")
+    priority: Annotated[int, Field(strict=True, ge=0, le=100)] | None = Field(
+        None, description="0 to 100; higher goes first"
+    )
     session: uuid.UUID | None = Field(None, description="the conversation that the Run belongs to; made when new")
     fence_session: Annotated[bool, Field(strict=True)] = Field(
         False, description="refuse while the session has an unfinished Run"

@@ -9,23 +9,41 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
 import psycopg
+import structlog
 
+from runs.errors import Unknown
 from runs.ledger.connection import LedgerConnection
 from runs.ledger.edge import LOOK, Edge, Request, look_batch, standing
 from runs.ledger.outcomes import Lost, Outcome, Reason, Won
 
+log = structlog.get_logger(__name__)
+
 
 class _Call[Req: Request, T]:
-    __slots__ = ("future", "request", "text")
+    __slots__ = ("future", "request", "size", "text")
 
     def __init__(self, request: Req, text: str, future: asyncio.Future[Outcome[T]]) -> None:
         self.request = request
         self.text = text
+        self.size = len(text) if text.isascii() else len(text.encode())
         self.future = future
+
+    def answer(self, judged: Callable[[], Outcome[T] | None]) -> bool:
+        """Give the caller what `judged` returns or raises; False if that was None."""
+        try:
+            outcome = judged()
+        except Exception as error:  # noqa: BLE001 - handed to the caller, who raises it
+            _fail([self], error)
+            return True
+        if outcome is not None and not self.future.done():
+            self.future.set_result(outcome)
+        return outcome is not None
 
 
 class Coalescer[Req: Request, T]:
@@ -95,7 +113,7 @@ class Coalescer[Req: Request, T]:
         size = 0
         while self._waiting and len(batch) < self._rows:
             call = self._waiting[0]
-            if batch and size + len(call.text) > self._size:
+            if batch and size + call.size > self._size:
                 break
             self._waiting.popleft()
             if call.request.run_id in seen:
@@ -103,7 +121,7 @@ class Coalescer[Req: Request, T]:
                 continue
             seen.add(call.request.run_id)
             batch.append(call)
-            size += len(call.text)
+            size += call.size
         self._waiting.extendleft(reversed(deferred))
         return batch
 
@@ -111,9 +129,14 @@ class Coalescer[Req: Request, T]:
         won = {found[0] for found in rows}
         for found in rows:
             call = batch[found[0] - 1]
-            if not call.future.done():
-                call.future.set_result(Won(self.edge.decode(call.request, found[1:])))
+            call.answer(partial(self._won, call, found))
         return [call for ordinal, call in enumerate(batch, 1) if ordinal not in won]
+
+    def _won(self, call: _Call[Req, T], found: tuple[Any, ...]) -> Outcome[T]:
+        return Won(self.edge.decode(call.request, found[1:]))
+
+    def _judged(self, call: _Call[Req, T], found: tuple[Any, ...]) -> Outcome[T] | None:
+        return self.edge.judge(call.request, standing(found))
 
     async def _explain(self, losers: list[_Call[Req, T]]) -> None:
         try:
@@ -124,58 +147,73 @@ class Coalescer[Req: Request, T]:
         again: list[_Call[Req, T]] = []
         for found in rows:
             call = losers[found[0] - 1]
-            outcome = self.edge.judge(call.request, standing(found))
-            if outcome is None:
+            if not call.answer(partial(self._judged, call, found)):
                 again.append(call)
-            elif not call.future.done():
-                call.future.set_result(outcome)
         self._alone(again)
 
     def _alone(self, calls: list[_Call[Req, T]]) -> None:
-        if not calls:
-            return
-        task = asyncio.get_running_loop().create_task(self._one_by_one(calls), name=f"ledger {self.edge.name} alone")
-        self._strays.add(task)
-        task.add_done_callback(self._strays.discard)
-
-    async def _one_by_one(self, calls: list[_Call[Req, T]]) -> None:
+        # A task each: what waits for its lock must not stand before the others.
         for call in calls:
-            try:
-                outcome = await self._slow(self.edge, call.request, call.text)
-            except Exception as error:  # noqa: BLE001 - handed to the caller, who raises it
-                _fail([call], error)
-            else:
-                if not call.future.done():
-                    call.future.set_result(outcome)
+            task = asyncio.get_running_loop().create_task(self._one(call), name=f"ledger {self.edge.name} alone")
+            self._strays.add(task)
+            task.add_done_callback(self._strays.discard)
+
+    async def _one(self, call: _Call[Req, T]) -> None:
+        try:
+            outcome = await self._slow(self.edge, call.request, call.text)
+        except Exception as error:  # noqa: BLE001 - handed to the caller, who raises it
+            _fail([call], error)
+        else:
+            call.answer(lambda: outcome)
 
 
 class SlowRoad:
-    """One shared connection for rare edges and for rows that must wait for their lock; one request at a time."""
+    """One shared connection for rare edges and for rows that must wait for their lock; one request at a time.
 
-    def __init__(self, connection: LedgerConnection) -> None:
+    A request whose lock is not to be had within the connection's lock timeout goes to the end of the line, so that
+    it holds up the others no longer than that.
+
+    Args:
+        connection: one that tells of locks.
+        patience: seconds for which a lock is waited for in all.
+    """
+
+    def __init__(self, connection: LedgerConnection, patience: float = 15.0) -> None:
         self._connection = connection
+        self._patience = patience
         self._turn = asyncio.Lock()
 
     async def __call__[Req: Request, T](self, edge: Edge[Req, T], request: Req, text: str | None = None) -> Outcome[T]:
-        """Run the edge for one request, waiting for its row lock up to the connection's lock timeout.
+        """Run the edge for one request, waiting for its row lock.
 
         Raises:
             psycopg.Error: the database refused the statement.
-            Unknown: the database did not answer.
+            Unknown: the database did not answer, or the row stayed locked for the whole patience.
         """
         batch = f"[{text if text is not None else edge.encode(request)}]"
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        while True:
+            try:
+                async with self._turn:
+                    return await self._try(edge, request, batch)
+            except psycopg.errors.LockNotAvailable as error:
+                if loop.time() >= deadline:
+                    raise Unknown(f"Run {request.run_id} was locked for {self._patience:.0f} s.") from error
+                log.info("ledger.locked", edge=edge.name, run=str(request.run_id))
+
+    async def _try[Req: Request, T](self, edge: Edge[Req, T], request: Req, batch: str) -> Outcome[T]:
         sql = edge.statement(skip_locked=False)
-        async with self._turn:
-            now = None
-            for _ in range(3):
-                rows = await self._connection.fetch(sql, {"batch": batch})
-                if rows:
-                    return Won(edge.decode(request, rows[0][1:]))
-                now = standing((await self._connection.fetch(LOOK, {"batch": look_batch([request])}))[0])
-                outcome = edge.judge(request, now)
-                if outcome is not None:
-                    return outcome
-            return Lost(Reason.BUSY, now)
+        now = None
+        for _ in range(3):
+            rows = await self._connection.fetch(sql, {"batch": batch})
+            if rows:
+                return Won(edge.decode(request, rows[0][1:]))
+            now = standing((await self._connection.fetch(LOOK, {"batch": look_batch([request])}))[0])
+            outcome = edge.judge(request, now)
+            if outcome is not None:
+                return outcome
+        return Lost(Reason.BUSY, now)
 
     async def close(self) -> None:
         """Close the connection once nobody uses it."""

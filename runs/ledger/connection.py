@@ -18,20 +18,35 @@ from runs.errors import Unknown
 
 log = structlog.get_logger(__name__)
 
-RETRIED = ("40001", "40P01", "55P03")
+DEADLOCKS = ("40001", "40P01")
+LOCKED = "55P03"
 
 
 class LedgerConnection:
     """One autocommit connection, opened at first use, opened anew when lost.
 
     Not for concurrent use: its owner runs one statement or one transaction at a time.
+
+    Args:
+        lock_timeout_ms: how long a statement waits for a lock.
+        patience: seconds for which a lost connection is opened anew.
+        tell_locked: raise LockNotAvailable at once, for an owner with better things to do than wait again.
     """
 
-    def __init__(self, conninfo: str, name: str, *, lock_timeout_ms: int = 2000, patience: float = 15.0) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        name: str,
+        *,
+        lock_timeout_ms: int = 2000,
+        patience: float = 15.0,
+        tell_locked: bool = False,
+    ) -> None:
         self._conninfo = conninfo
         self._name = name
         self._options = f"-c statement_timeout=30000 -c lock_timeout={lock_timeout_ms} -c jit=off -c timezone=UTC"
         self._patience = patience
+        self._retried = DEADLOCKS if tell_locked else (*DEADLOCKS, LOCKED)
         self._connection: psycopg.AsyncConnection[Any] | None = None
 
     async def _open(self) -> psycopg.AsyncConnection[Any]:
@@ -52,6 +67,7 @@ class LedgerConnection:
 
         Raises:
             Unknown: the connection was lost and stayed lost for the whole patience.
+            LockNotAvailable: with `tell_locked`, a lock was not to be had.
             psycopg.Error: what the database says of the statement itself.
         """
 
@@ -78,7 +94,7 @@ class LedgerConnection:
             except psycopg.OperationalError as error:
                 # The server's own verdict on the statement arrives with a SQLSTATE and a living connection.
                 alive = self._connection is not None and not self._connection.closed
-                if alive and error.sqlstate not in RETRIED:
+                if alive and error.sqlstate not in self._retried:
                     raise
                 if asyncio.get_running_loop().time() + delay > deadline:
                     raise Unknown(f"The database did not answer for {self._patience:.0f} s.") from error

@@ -32,6 +32,8 @@ HOT: tuple[Edge[Any, Any], ...] = (
 )
 # One a hot edge, the slow road, scripts, evidence.
 CONNECTIONS = len(HOT) + 3
+# A batch takes its rows with `skip locked`; what little it may wait for holds up all its requests.
+BATCH_LOCK_TIMEOUT_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +50,33 @@ class Ledger:
 
     Args:
         conninfo: a direct connection to PostgreSQL (ruling 13).
+        lock_timeout_ms: how long one request may hold up others while it waits for a locked row.
+        patience: seconds for which a lost database or a locked row is waited for before the answer is Unknown.
     """
 
-    def __init__(self, conninfo: str) -> None:
-        self._slow = SlowRoad(LedgerConnection(conninfo, "slow"))
-        self._scripts = LedgerConnection(conninfo, "scripts", lock_timeout_ms=5000)
+    def __init__(self, conninfo: str, *, lock_timeout_ms: int = 2000, patience: float = 15.0) -> None:
+        self._slow = SlowRoad(
+            LedgerConnection(conninfo, "slow", lock_timeout_ms=lock_timeout_ms, patience=patience, tell_locked=True),
+            patience,
+        )
+        self._rare: set[asyncio.Future[Any]] = set()
+        self._scripts = LedgerConnection(conninfo, "scripts", lock_timeout_ms=5000, patience=patience)
         self._script_turn = asyncio.Lock()
         # The writer has its own patience and isolates what keeps breaking a connection.
         self._evidence = LedgerConnection(conninfo, "evidence", patience=1.0)
         self._hot: dict[str, Coalescer[Any, Any]] = {
-            edge.name: Coalescer(edge, LedgerConnection(conninfo, edge.name), self._slow) for edge in HOT
+            edge.name: Coalescer(
+                edge,
+                LedgerConnection(
+                    conninfo,
+                    edge.name,
+                    lock_timeout_ms=BATCH_LOCK_TIMEOUT_MS,
+                    patience=patience,
+                    tell_locked=True,
+                ),
+                self._slow,
+            )
+            for edge in HOT
         }
 
     def run[Req: Request, T](self, edge: Edge[Req, T], request: Req) -> Awaitable[Outcome[T]]:
@@ -73,7 +92,10 @@ class Ledger:
         hot = self._hot.get(edge.name)
         if hot is not None:
             return cast("Awaitable[Outcome[T]]", hot.submit(request))
-        return asyncio.ensure_future(self._slow(edge, request))
+        work = asyncio.ensure_future(self._slow(edge, request))
+        self._rare.add(work)
+        work.add_done_callback(self._rare.discard)
+        return asyncio.shield(work)
 
     async def script[T](self, script_of: ScriptFactory[T]) -> T:
         """Run a several-statement edge in one transaction; it is begun anew if the connection is lost before its end.
@@ -108,6 +130,8 @@ class Ledger:
         """Finish every submitted request, then close all connections."""
         for hot in self._hot.values():
             await hot.close()
+        if self._rare:
+            await asyncio.wait(self._rare)
         await self._slow.close()
         await self._scripts.close()
         await self._evidence.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
@@ -77,9 +78,12 @@ def _read[M: BaseModel](model: type[M], text: str, what: Word) -> M:
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
+        # An author's own validator may put anything into its message.
         errors = [
-            {"pointer": payloads.pointer(problem["loc"]), "detail": problem["msg"], "code": problem["type"]}
-            for problem in error.errors(include_url=False, include_context=False, include_input=False)
+            payloads.problem(payloads.pointer(fault["loc"]), fault["msg"], fault["type"])
+            for fault in islice(
+                error.errors(include_url=False, include_context=False, include_input=False), payloads.MOST_ERRORS
+            )
         ]
     first = errors[0]
     raise Invalid(f"The {what} does not fit: {first['pointer'] or 'it'}: {first['detail']}.", errors=errors)

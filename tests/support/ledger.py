@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, LiteralString, cast
 
@@ -226,10 +227,14 @@ class LedgerDesk:
             **changes,
         )
 
-    def statement(self, edge: Edge[Any, Any], *requests: Any) -> list[tuple[Any, ...]]:
+    def statement(
+        self, edge: Edge[Any, Any], *requests: Any, on: psycopg.Connection[TupleRow] | None = None
+    ) -> list[tuple[Any, ...]]:
         """The rows of the edge's batch statement for these requests, in one statement whatever they are."""
         batch = "[" + ",".join(edge.encode(request) for request in requests) + "]"
-        cursor = self.connection.execute(cast("LiteralString", edge.statement(skip_locked=True)), {"batch": batch})
+        cursor = (on or self.connection).execute(
+            cast("LiteralString", edge.statement(skip_locked=True)), {"batch": batch}
+        )
         return cursor.fetchall()
 
     def _go(self, edge: Edge[Any, Any], request: Any) -> None:
@@ -299,6 +304,23 @@ class LedgerDesk:
     def empty(self) -> None:
         """Forget all Runs in the middle of a test."""
         self.execute("truncate runs_run cascade")
+
+    @contextmanager
+    def without_check(self, name: str) -> Generator[None]:
+        """Take a check of Run away to damage a row; afterwards the Runs are gone and the check is back."""
+        check = self.value("select pg_get_constraintdef(oid) from pg_constraint where conname = %s", name)
+        self.execute(f"alter table runs_run drop constraint {name}")
+        try:
+            yield
+        finally:
+            self.empty()
+            self.execute(f"alter table runs_run add constraint {name} {check}")
+
+    @contextmanager
+    def another(self) -> Generator[psycopg.Connection[TupleRow]]:
+        """A transaction of somebody else, on a connection of its own; commits at the end."""
+        with psycopg.connect(self.dsn, application_name="lychd tests other") as other:
+            yield other
 
     def rows(self, run_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Rows]:
         """Everything that is stored of these Runs."""

@@ -131,7 +131,8 @@ def step(event: Json) -> Json:
 
 def a_resync(cursor: str, run: Json) -> Json:
     """A resync whose snapshot holds the Run."""
-    return {"type": "resync", "cursor": cursor, "snapshot": {"run": run, "head": cursor, "consents": [], "jobs": []}}
+    snapshot = {"run": run, "head": int(cursor.split("-", 1)[1]), "consents": [], "jobs": []}
+    return {"type": "resync", "cursor": cursor, "snapshot": snapshot}
 
 
 def a_problem(status: int, code: str, detail: str, **facts: Any) -> Answer:

@@ -92,6 +92,7 @@ def test_every_failure_is_one_sentence() -> None:
     assert sentences(NotLychd("odd\x1b[2J"), here) == ["lychd: odd\\x1b[2J."]
     assert sentences(OutcomeUnknown("lost."), here) == ["lychd: lost. Look with `lychd runs` before you repeat it."]
     assert sentences(Refused("no."), None) == ["lychd: no."]
+    assert sentences(Refused("Did you mean 'x'?"), None) == ["lychd: Did you mean 'x'?"]
     assert sentences(problem(404, "There is no such Run."), here) == ["lychd: There is no such Run."]
 
 

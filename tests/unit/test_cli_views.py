@@ -42,13 +42,12 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
         (event("status", status="running", hop=2, resume=True), "running, resumed, hop 2"),
         (event("status", status="awaiting_consent"), "waiting for a consent"),
         (event("node", phase="entered", visit=0), "entered"),
-        (event("node", phase="entered", visit=2), "entered, visit 2"),
-        (event("node", phase="left", to="hash", ms=12.4), "left to hash after 12 ms"),
-        (event("node", phase="failed", code="boom", message="no\nway", ms=1500), "failed after 1.5 s: boom: no⏎way"),
+        (event("node", phase="left", to="hash", ms=12.4), "→ hash (12 ms)"),
+        (event("node", phase="failed", code="boom", message="no\nway", ms=1500), "failed (1.5 s): boom: no⏎way"),
         (event("log", message="found", level="info", fields={"n": 3, "who": "a b"}), "found  n=3  who=a b"),
         (event("fragment", name="largest", data=[1, 2]), "largest: [1, 2]"),
         (event("fragment", name="large", data=None, refused="too large"), "large: too large"),
-        (event("transition", step="fetch", phase="recorded", attempts=1, ms=3.2), "step fetch recorded after 3 ms"),
+        (event("transition", step="fetch", phase="recorded", attempts=1, ms=3.2), "step fetch recorded (3 ms)"),
         (
             event("transition", step="fetch", phase="retry", attempt=1, error="OSError: x", next_in=0.5),
             "step fetch, attempt 1: OSError: x; again in 0.5 s",
@@ -117,7 +116,7 @@ def test_plain_progress_is_told_once_a_second_and_when_it_is_complete(show: Show
 
 def test_flowing_text_becomes_lines_and_is_not_lost_at_the_end(show: Show) -> None:
     texts = ["one ", "two\nthree", "\n", "x" * 250, "\x1b[2J"]
-    lines = show(*[event("token", seq, text=text) for seq, text in enumerate(texts)], End("done", {}))
+    lines = show(*[event("token", seq, text=text) for seq, text in enumerate(texts)])
     assert [line.split("walk", 1)[1].strip() for line in lines] == [
         "one two",
         "three",
@@ -133,13 +132,21 @@ def test_flowing_text_of_two_nodes_is_kept_apart(show: Show) -> None:
 
 def test_resyncs_gaps_and_lost_connections_are_told(show: Show) -> None:
     resync = a_resync("e1-4", a_run("awaiting_consent"))
-    lines = show(Resync("e1-4", resync["snapshot"], resync), Gap(3, 3), Gap(5, 9), Lost("cut\x1b", 0.2))
-    assert [line.strip() for line in lines] == [
-        "caught up with the Run, which is waiting for a consent",
+    first = event("log", 0, message="hello", level="info")
+    lines = show(first, Resync("e1-4", resync["snapshot"], resync), Gap(3, 3), Gap(5, 9), Lost("cut\x1b", 0.2))
+    assert [line.strip() for line in lines[1:]] == [
+        "some events came by faster than they could be read; the Run is waiting for a consent",
         "event 3 is missing",
         "events 5 to 9 are missing",
         "connection lost (cut\\x1b); next try in 0.2 s",
     ]
+
+
+def test_the_resync_with_which_a_late_reader_begins_is_no_news_and_an_end_is_told_once(show: Show) -> None:
+    resync = a_resync("e1-4", a_run("done"))
+    lines = show(Resync("e1-4", resync["snapshot"], resync), event("done", 4, status="done"), End("done", {}))
+    assert len(lines) == 1
+    assert [line.strip() for line in show(End("cancelled", {}))] == ["the Run is cancelled"]
 
 
 def test_json_lines_are_what_the_server_sent_in_plain_ascii(show: Show) -> None:

@@ -118,6 +118,12 @@ def test_every_bad_place_is_named_up_to_a_bound():
     assert len(refusal({f"{n}\0": 1 for n in range(100)}).errors) == 20
 
 
+def test_what_is_said_about_a_hostile_value_can_itself_be_stored():
+    error = refusal({"\0" + LONE + "k" * 5000: {"x": [NAN]}, LONE: {"y\0": {1: INFINITY}}})
+    assert len(error.errors) >= 4
+    assert check({"detail": error.detail, "errors": error.errors}, "error", 10_000)
+
+
 def test_text_that_only_looks_like_an_escaped_nul_is_kept():
     value = {"path": "C:\\u0000", "smile": "\U0001f600", "quote": '"\\'}
     assert json.loads(check(value, "input")) == value

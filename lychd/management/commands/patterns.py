@@ -35,12 +35,12 @@ class Command(ClientCommand):
             out.document({"items": found, "next": None})
         elif found:
             out.table(
-                ("PATTERN", "REVISION", "NODES"),
+                ("PATTERN", "REVISION", "WHAT IT DOES"),
                 [
                     (
                         one_line(one.get("key")),
                         one_line(one.get("revision")),
-                        one_line(", ".join(str(node.get("name")) for node in one.get("nodes") or [])),
+                        one_line(one.get("description") or one.get("title") or "", 80),
                     )
                     for one in found
                 ],
@@ -56,7 +56,9 @@ def _show(out: Output, pattern: dict[str, Any]) -> None:
     except PatternError as error:
         raise NotLychd(f"The server sent a Pattern that cannot be drawn: {error.detail}") from error
     out.text(harmless(manifest.draw(), BLOCK, keep="\n"))
+    out.line()
+    if pattern.get("description"):
+        out.line(one_line(pattern["description"]))
     out.line(("digest  ", "dim"), one_line(pattern.get("digest")))
-    schema = pattern.get("input") or manifest.schemas.get("input")
     out.line(("input", "dim"))
-    out.text(block(schema))
+    out.text(block(pattern.get("input")))
