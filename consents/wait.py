@@ -87,6 +87,18 @@ order by c.decided_at, c.id
 limit %(limit)s::int
 """
 
+LATEST = """
+select c.id, c.status from consents_consent c
+where c.run_id = %(run)s::uuid order by c.visit desc limit 1
+"""
+
+STRAYS = """
+select r.id from runs_run r
+left join consents_consent c on c.id = r.wait_owner and c.run_id = r.id
+where r.status = 'awaiting_consent' and r.road = 'vessel' and r.quarantined_at is null and c.id is null
+limit %(limit)s::int
+"""
+
 CANCEL_PENDING = """
 update consents_consent
 set status = 'cancelled', decided_by = %(principal)s::text, decided_at = now(), surface = 'engine'
@@ -251,6 +263,19 @@ class ConsentWait:
         await ledger.script(ScriptFactory(_expire, limit))
         rows = await reads.fetch_all(ANSWERED, {"limit": limit})
         return [Pending(found[0], found[1]) for found in rows]
+
+    async def is_latest(self, reads: Reads, run_id: uuid.UUID, owner_id: uuid.UUID) -> bool:
+        """Whether it is the Run's newest Consent and not cancelled."""
+        found = await reads.fetch_one(LATEST, {"run": str(run_id)})
+        return found is not None and found[0] == owner_id and found[1] != ConsentStatus.CANCELLED
+
+    async def strays(self, reads: Reads, limit: int) -> list[uuid.UUID]:
+        """Parked Runs without their Consent."""
+        return [found[0] for found in await reads.fetch_all(STRAYS, {"limit": limit})]
+
+    async def halt(self, run_id: uuid.UUID, principal: str) -> None:
+        """A Consent acts by nobody but its Run: withdrawn is contained."""
+        del run_id, principal
 
     def contain(self, run_id: uuid.UUID, principal: str) -> Script[int]:
         """Cancel every pending Consent of a Run; returns how many (CAN-3)."""

@@ -9,10 +9,11 @@ import structlog
 from lychd.graph import Vessel
 from lychd.postgres.guard import GuardEvents
 from runs import reads as rows
+from runs.aftermath import Moved
+from runs.cancellation import Canceller
 from runs.engine import Engine, HopRef
 from runs.events.bus import RunEventBus
 from runs.events.event import RunChange
-from runs.ledger.claim import Claimed
 from runs.limits import Limits
 from runs.reads import Reads
 from runs.states import TERMINAL, DeliveryState, RunStatus
@@ -23,20 +24,24 @@ log = structlog.get_logger(__name__)
 GUARD_LOST = 7
 
 
-async def publish_current(reads: Reads, engine: Engine, run_id: uuid.UUID) -> None:
-    """Publish the current hop of a Run that a surface without a broker admitted or resumed (ruling 30)."""
+async def attend(reads: Reads, engine: Engine, canceller: Canceller, run_id: uuid.UUID) -> None:
+    """Go on with a Run that a surface without a broker admitted, resumed or wants cancelled (ruling 30)."""
     prior = await rows.prior(reads, run_id)
-    if prior is not None and prior.status == RunStatus.QUEUED and prior.delivery == DeliveryState.PENDING:
+    if prior is None:
+        return
+    if prior.status == RunStatus.QUEUED and prior.delivery == DeliveryState.PENDING:
         await engine.publish(HopRef(run_id, prior.seq, prior.queue, prior.priority))
+    elif prior.status == RunStatus.CANCELLING and engine.publish_gate.is_open:
+        await canceller.request(run_id, "recovery")
 
 
-def moved(bus: RunEventBus, limits: Limits, claimed: Claimed, status: str) -> None:
+def moved(bus: RunEventBus, limits: Limits, change: Moved) -> None:
     """Tell the feed of all Runs and the counts of back-pressure that a Run changed its status."""
-    if status == RunStatus.RUNNING:
+    if change.status == RunStatus.RUNNING:
         limits.started()
-    elif status in TERMINAL:
-        limits.ended(claimed.tenant)
-    bus.announce(RunChange(claimed.run_id, claimed.tenant, status, pattern=claimed.pattern_key))
+    elif change.status in TERMINAL:
+        limits.ended(change.tenant)
+    bus.announce(RunChange(change.run_id, change.tenant, change.status, pattern=change.pattern_key))
 
 
 def guard_events(vessel: Vessel) -> GuardEvents:

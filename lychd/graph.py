@@ -19,6 +19,8 @@ from lychd.postgres.guard import Guard
 from runs.broker.lanes import Lanes
 from runs.broker.probe import Probe
 from runs.broker.publish import Publisher
+from runs.cancellation import Canceller
+from runs.custody import Drain
 from runs.driver.threads import Threads
 from runs.engine import Engine
 from runs.events.bus import RunEventBus
@@ -65,6 +67,8 @@ class Vessel:
     lanes: Lanes
     threads: Threads
     waits: WaitKinds
+    canceller: Canceller
+    drain: Drain
     supervisor: Supervisor
     limits: Limits
     claim_gate: Gate

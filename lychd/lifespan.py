@@ -1,7 +1,7 @@
 """Starts and stops a Vessel: the one place that knows the order of its parts (TOP-3).
 
 Start: one-Vessel guard and boot record, budget, reads and ledger, evidence and bus, publication and lanes connected,
-(recovery of what earlier boots left: its place is marked below), workers, relays, then admissions. Whatever was opened
+recovery of what earlier boots left (`runs.recovery`), workers, relays, then admissions. Whatever was opened
 is closed again when a later part fails, in reverse. Stop: the reverse, with proofs: no task may be left.
 """
 
@@ -30,9 +30,13 @@ from lychd.postgres import fit, urls
 from lychd.postgres.guard import Guard
 from runs import ids
 from runs import reads as rows
+from runs.aftermath import Aftermath
 from runs.broker.lanes import Lanes
 from runs.broker.probe import Probe
 from runs.broker.publish import Publisher
+from runs.cancellation import Canceller
+from runs.containment import Containment
+from runs.custody import Custody, Drain
 from runs.driver.drive import Driver
 from runs.driver.threads import Threads
 from runs.engine import Engine
@@ -47,11 +51,16 @@ from runs.ledger.steps import Steps
 from runs.limits import Limits
 from runs.parking import Parking
 from runs.reads import Reads
+from runs.recovery.custody import CancelRelay, CustodyRelay
+from runs.recovery.dead import DeadHops
+from runs.recovery.report import RecoveryDegraded
+from runs.recovery.startup import Startup
 from runs.relays.delivery import DeliveryRelay
 from runs.relays.limits import LimitsRelay
 from runs.relays.supervisor import Supervisor
 from runs.relays.waits import WaitRelay
 from runs.relays.wakeups import Wakeups
+from runs.returning import Ways
 from runs.routing import QUEUES
 
 log = structlog.get_logger(__name__)
@@ -102,11 +111,13 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
     publisher = Publisher(conninfo, queues=QUEUES)
     await publisher.connect()
     stack.push_async_callback(publisher.close)
+    probe = Probe(publisher.pool, queues=QUEUES)
     engine = Engine(
         ledger=ledger,
         reads=reads,
         bus=bus,
         publisher=publisher,
+        probe=probe,
         registry=registry,
         router=router,
         limits=limits,
@@ -114,17 +125,25 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
         boot_id=boot.id,
         limit=config.max_payload,
     )
-    moved = partial(glue.moved, bus, limits)
+    aftermath = Aftermath(ledger, reads, bus, partial(glue.moved, bus, limits))
+    containment, ways = Containment(ledger, waits), Ways(reads, waits)
+    custody, drain = Custody(), Drain()
+    canceller = Canceller(ledger, reads, probe, containment, aftermath, boot.id, custody.live)
+    dead = DeadHops(ledger, ways, containment, aftermath, boot.id)
     ghoul = Ghoul(
         ledger=ledger,
         bus=bus,
-        driver=Driver(ledger, bus, threads, reads, waits, config.max_payload),
+        driver=Driver(ledger, bus, threads, reads, waits, config.max_payload, drain),
         registry=registry,
         revalidate=wiring.Authority(reads),
         gate=claim_gate,
         boot_id=boot.id,
-        parking=Parking(ledger, reads, bus, engine.resume, moved),
-        moved=moved,
+        parking=Parking(ledger, reads, bus, engine.resume, aftermath.moved),
+        containment=containment,
+        aftermath=aftermath,
+        custody=custody,
+        ways=ways,
+        drain=drain,
     )
     lanes = Lanes(
         conninfo,
@@ -135,13 +154,14 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
     lanes.require(router.queues)
     await lanes.connect()
     stack.push_async_callback(lanes.disconnect)
-    probe = Probe(publisher.pool, queues=QUEUES)
     supervisor = Supervisor(
         [
             DeliveryRelay(engine, ledger, reads, probe),
             LimitsRelay(reads, limits),
-            Wakeups(conninfo, partial(glue.publish_current, reads, engine)),
+            Wakeups(conninfo, partial(glue.attend, reads, engine, canceller)),
             *(WaitRelay(kind, engine, ledger, reads) for kind in waits),
+            CustodyRelay(reads, engine, dead, custody, boot.id),
+            CancelRelay(reads, engine, canceller),
         ]
     )
     vessel = Vessel(
@@ -160,6 +180,8 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
         lanes=lanes,
         threads=threads,
         waits=waits,
+        canceller=canceller,
+        drain=drain,
         supervisor=supervisor,
         limits=limits,
         claim_gate=claim_gate,
@@ -169,7 +191,12 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
     )
 
     await ledger.script(ScriptFactory(sync_policies, policies))
-    # Recovery of what earlier boots left stands here: under the guard, before any worker claims (REC-1, REC-19).
+    recovery = Startup(engine, ledger, reads, probe, waits, canceller, dead, aftermath, registry, boot.id)
+    report = await recovery.run()
+    vessel.recovery = report.to_json()
+    if not report.complete and config.profile == "durable":
+        await ledger.script(ScriptFactory(boots.refused, boot.id, json.dumps(vessel.recovery), report.sentence()))
+        raise RecoveryDegraded(report.sentence())
 
     limits.set(*await rows.live_counts(reads, cap=config.max_queued + 1))
     guard.watch(glue.guard_events(vessel))
@@ -192,7 +219,7 @@ async def shut_down(vessel: Vessel, stack: AsyncExitStack) -> None:
         ExceptionGroup: parts that failed to close (SHUT-5).
     """
     began = time.monotonic()
-    vessel.stopping, vessel.engine.admitting = True, False
+    vessel.stopping, vessel.engine.admitting, vessel.drain.asked = True, False, True
     await vessel.bus.aclose()
     drain = 0.0 if vessel.cut_off else vessel.config.drain_seconds
     if not await vessel.lanes.drain(drain):

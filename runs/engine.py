@@ -19,6 +19,8 @@ import structlog
 from runs import ids, payloads
 from runs import reads as rows
 from runs.authority import Caller
+from runs.backoff import delays
+from runs.broker.probe import Probe
 from runs.broker.publish import Publisher
 from runs.errors import (
     Corrupt,
@@ -60,6 +62,9 @@ log = structlog.get_logger(__name__)
 # Keeps what the caller must keep about the Run, after the commit and before the broker can see the job (ADM-5).
 type Retain = Callable[[uuid.UUID], Awaitable[None]]
 REFUSAL_TRIES = 3
+# A job that came too late: how often it is ended, and seconds for its worker to acknowledge.
+LATE_TRIES = 3
+LATE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ class Engine:
     reads: rows.Reads
     bus: RunEventBus
     publisher: Publisher
+    probe: Probe
     registry: PatternRegistry
     router: Router
     limits: Limits
@@ -200,11 +206,35 @@ class Engine:
             log.warning("run.mark_published_failed", run=str(hop.run_id), error=first_line(error))
             return True
         if isinstance(outcome, Lost):
-            state = outcome.standing.delivery if outcome.standing is not None else None
+            standing = outcome.standing
+            if standing is not None and standing.status in {RunStatus.CANCELLING, RunStatus.CANCELLED}:
+                await complete(self._fence_late(hop))
+                return False
+            state = standing.delivery if standing is not None else None
             if state is None or state == DeliveryState.HELD:
                 # The job can do no harm: no claim takes such a hop.
                 raise Corrupt(f"Hop {hop.seq} of Run {hop.run_id} cannot be published: it is {state or 'not there'}.")
         return True
+
+    async def _fence_late(self, hop: HopRef) -> None:
+        """A job that the broker took after its Run was cancelled: end it again (CAN-13, CAN-14).
+
+        Raises:
+            Degraded, Unknown, TimeoutError: after the last try; the claim keeps the job harmless (CAN-15).
+        """
+        key = ids.job_key(hop.run_id, hop.seq)
+        pauses = delays()
+        for left in range(LATE_TRIES - 1, -1, -1):
+            try:
+                view = await self.probe.status(hop.run_id, hop.seq, hop.queue)
+                if view is not None and not view.status.terminal:
+                    await self.probe.abort(key, "its Run was cancelled", LATE_SECONDS)
+                return
+            except (LychdError, psycopg.Error, OSError, TimeoutError) as error:
+                log.warning("run.late_job", run=str(hop.run_id), hop=hop.seq, error=first_line(error), left=left)
+                if not left:
+                    raise
+                await asyncio.sleep(next(pauses))
 
     async def resume(self, kind: WaitKind, run_id: uuid.UUID, owner_id: uuid.UUID) -> bool:
         """Bring a Run back whose owner has answered, and publish its next hop (WAIT-5, WAIT-10, WAIT-11).

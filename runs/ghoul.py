@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 import structlog
 
-from runs.driver.drive import Driver, End, Failed, Finished, NotMine, Waiting
-from runs.errors import Corrupt, EvidenceFailed, LychdError, NodeFailed, PatternError, PatternNotFound, Unknown
+from runs.aftermath import Aftermath, Ended
+from runs.containment import Containment, ContainmentUncertain
+from runs.custody import Custody, Drain
+from runs.driver.drive import Driver, End, Failed, Finished, NotMine, Waiting, Yielded
+from runs.errors import Corrupt, LychdError, NodeFailed, PatternError, PatternNotFound, Unknown, first_line
 from runs.events.bus import RunEventBus
 from runs.events.event import Kind
 from runs.gate import Gate
-from runs.ledger.checkpoint import DISCARD_CHECKPOINT, DiscardCheckpoint
 from runs.ledger.claim import CLAIM, RECLAIM, Claim, Claimed
+from runs.ledger.contain import Guard
+from runs.ledger.give_back import GIVE_BACK, GiveBack
 from runs.ledger.ledger import Ledger
 from runs.ledger.outcomes import Lost, Outcome, Won
 from runs.ledger.settle import SETTLE, Settlement
@@ -29,6 +33,7 @@ from runs.parking import Parking
 from runs.patterns import PatternRegistry
 from runs.patterns.pattern import AnyPattern
 from runs.pinned import pinned_digest
+from runs.returning import ToReturn, Ways
 from runs.seams import seam
 from runs.shielding import finish
 from runs.states import TERMINAL, RunStatus
@@ -58,7 +63,8 @@ class Ghoul:
 
     Args:
         gate: the claim gate (CLM-3).
-        moved: called after a Run changed its status, for the feed of all Runs; must not block.
+        custody: knows which hops are carried here, and keeps outcomes that could not be written.
+        drain: whether the Vessel is going down in good order.
     """
 
     ledger: Ledger
@@ -69,7 +75,11 @@ class Ghoul:
     gate: Gate
     boot_id: uuid.UUID
     parking: Parking
-    moved: Callable[[Claimed, str], None]
+    containment: Containment
+    aftermath: Aftermath
+    custody: Custody
+    ways: Ways
+    drain: Drain
 
     async def perform_run(self, run_id: uuid.UUID, seq: int) -> Result:
         """Carry the hop `seq` of the Run, if it can still be claimed.
@@ -84,6 +94,14 @@ class Ghoul:
         """
         await self.gate.wait()
         claim = Claim(run_id, seq, uuid.uuid4(), self.boot_id)
+        self.custody.ask(claim.claim_id)
+        try:
+            return await self._perform(claim)
+        finally:
+            self.custody.leave(claim.claim_id)
+
+    async def _perform(self, claim: Claim) -> Result:
+        run_id, seq = claim.run_id, claim.seq
         outcome, cancelled = await finish(self._claim(claim))
         await seam("claim.committed")
         if isinstance(outcome, Lost):
@@ -92,17 +110,18 @@ class Ghoul:
                 raise asyncio.CancelledError
             return {"outcome": "skipped", "reason": outcome.reason.value}
         claimed = outcome.value
+        self.custody.win(claim.claim_id, run_id)
         self.bus.open(run_id, tenant=claimed.tenant, next_seq=claimed.next_step)
         if cancelled:
-            await finish(self._end(claimed, _CANCELLED))
+            await finish(self._interrupted(claimed))
             raise asyncio.CancelledError
         log.debug("run.claimed", run=str(run_id), hop=seq, resume=claimed.resume)
         self.bus.emit(run_id, Kind.STATUS, data={"status": "running", "hop": seq, "resume": claimed.resume})
-        self.moved(claimed, "running")
+        self._moved(claimed, "running")
         try:
             end = await self._carry(claimed)
         except asyncio.CancelledError:
-            await finish(self._end(claimed, _CANCELLED))
+            await finish(self._interrupted(claimed))
             raise
         result, cancelled = await finish(self._end(claimed, end))
         if cancelled:
@@ -144,6 +163,22 @@ class Ghoul:
         except (PatternNotFound, PatternError) as error:
             raise PinnedPattern(error.detail) from error
 
+    async def _interrupted(self, claimed: Claimed) -> Result:
+        """The worker was cancelled: by a drain that is over, by a cancellation of the Run, or unexpectedly (SET-10)."""
+        if self.drain.asked:
+            try:
+                hop = await self.ways.hop(claimed.run_id, claimed.claim_id)
+                way = await self.ways.of(hop) if hop is not None else None
+            except LychdError as error:
+                log.warning("run.way_back_unknown", run=str(claimed.run_id), error=error.detail)
+                way = None
+            if isinstance(way, ToReturn):
+                back = GiveBack(claimed.run_id, claimed.seq, claimed.claim_id, way.resume, "the Vessel stopped")
+                outcome = await self.ledger.run(GIVE_BACK, back)
+                if isinstance(outcome, Won):
+                    return self._yielded(claimed, outcome.value)
+        return await self._end(claimed, _CANCELLED)
+
     async def _end(self, claimed: Claimed, end: End) -> Result:
         """Settle, clean up, tell, in the order of SET-2. Runs to its end whoever is cancelled meanwhile."""
         if isinstance(end, Waiting):
@@ -151,23 +186,18 @@ class Ghoul:
             if not isinstance(parked, Failed | NotMine):
                 return {"outcome": parked}
             end = parked
+        if isinstance(end, Yielded):
+            return self._yielded(claimed, end.seq)
         if isinstance(end, NotMine):
-            log.info("run.hop_lost", run=str(claimed.run_id), hop=claimed.seq, reason=end.lost.reason.value)
-            return {"outcome": "lost", "reason": end.lost.reason.value}
-        settlement = (
-            Settlement(claimed.run_id, claimed.seq, claimed.claim_id, "done", output_json=end.output_json)
-            if isinstance(end, Finished)
-            else Settlement(
-                claimed.run_id,
-                claimed.seq,
-                claimed.claim_id,
-                "failed",
-                error_code=end.code[:50],
-                error_message=end.message,
-                error_node=end.node,
-            )
-        )
-        outcome = await self._settle(settlement)
+            return self._not_mine(claimed, end.lost)
+        if isinstance(end, Finished):
+            settlement = Settlement(claimed.run_id, claimed.seq, claimed.claim_id, "done", output_json=end.output_json)
+        else:
+            settlement = _failure(claimed, end.code, end.message, end.node)
+            lost = await self._contain(settlement)
+            if lost is not None:
+                return self._not_mine(claimed, lost)
+        outcome, settlement = await self._settle(settlement)
         if isinstance(outcome, Lost):
             return self._settlement_lost(claimed, outcome)
         await seam("settle.committed")
@@ -178,34 +208,63 @@ class Ghoul:
             status=settlement.status,
             error=settlement.error_code,
         )
-        await self._discard(claimed)
-        data: dict[str, Any] = {"hop": claimed.seq}
-        if isinstance(end, Failed):
-            data["error"] = {"code": end.code, "message": end.message, "node": end.node}
-        self.bus.finish(claimed.run_id, settlement.status, data=data)
-        self.moved(claimed, settlement.status)
-        await self._evidence(claimed.run_id)
+        await self.aftermath.discard(claimed.run_id, claimed.seq)
+        data: dict[str, Any] = {}
+        if settlement.status == "failed":
+            data["error"] = {
+                "code": settlement.error_code,
+                "message": settlement.error_message,
+                "node": settlement.error_node,
+            }
+        await self.aftermath.tell(
+            Ended(claimed.run_id, claimed.tenant, claimed.pattern_key, claimed.seq, settlement.status, data)
+        )
         return {"outcome": settlement.status}
 
-    async def _settle(self, settlement: Settlement) -> Outcome[None]:
+    async def _contain(self, settlement: Settlement) -> Lost | None:
+        """Nothing may act for the Run before it is FAILED (SET-7, SET-8); uncertainty keeps it unfinished (SET-9)."""
+        guard = Guard(settlement.run_id, settlement.seq, settlement.claim_id)
         try:
-            return await self.ledger.run(SETTLE, settlement)
+            return await self.containment.before_failure(guard, "failure")
+        except ContainmentUncertain:
+            self.custody.keep(settlement)
+            raise
+
+    def _yielded(self, claimed: Claimed, seq: int) -> Result:
+        log.info("run.yielded", run=str(claimed.run_id), hop=claimed.seq, next=seq)
+        self.bus.emit(claimed.run_id, Kind.STATUS, data={"status": "queued", "hop": seq, "reason": "draining"})
+        self._moved(claimed, "queued")
+        self.bus.fold(claimed.run_id)
+        return {"outcome": "yielded"}
+
+    def _not_mine(self, claimed: Claimed, lost: Lost) -> Result:
+        log.info("run.hop_lost", run=str(claimed.run_id), hop=claimed.seq, reason=lost.reason.value)
+        return {"outcome": "lost", "reason": lost.reason.value}
+
+    def _moved(self, claimed: Claimed, status: str) -> None:
+        self.aftermath.announce(claimed.run_id, claimed.tenant, claimed.pattern_key, status)
+
+    async def _settle(self, settlement: Settlement) -> tuple[Outcome[None], Settlement]:
+        """Write the end; when nobody knows whether it was written, it stays in custody and is written again."""
+        try:
+            return await self.ledger.run(SETTLE, settlement), settlement
+        except Unknown:
+            self.custody.keep(settlement)
+            raise
         except psycopg.Error as error:
             if settlement.status == "failed":
+                self.custody.keep(settlement)
                 raise
             # The output itself is what the database refused; that is the Run's failure, not ours to hide.
-            log.warning("run.output_refused", run=str(settlement.run_id), error=str(error).splitlines()[0])
-            return await self.ledger.run(
-                SETTLE,
-                Settlement(
-                    settlement.run_id,
-                    settlement.seq,
-                    settlement.claim_id,
-                    "failed",
-                    error_code="refused_by_database",
-                    error_message=str(error).splitlines()[0],
-                ),
+            log.warning("run.output_refused", run=str(settlement.run_id), error=first_line(error))
+            refused = replace(
+                settlement,
+                status="failed",
+                output_json=None,
+                error_code="refused_by_database",
+                error_message=first_line(error),
             )
+            return await self._settle(refused)
 
     def _settlement_lost(self, claimed: Claimed, lost: Lost) -> Result:
         """SET-4: benign against a terminal Run, and against one that somebody cancels; else it must be heard."""
@@ -214,21 +273,17 @@ class Ghoul:
             return {"outcome": "lost", "reason": lost.reason.value}
         raise Corrupt(f"Run {claimed.run_id} could not be settled at hop {claimed.seq}: {lost.reason.value}.")
 
-    async def _discard(self, claimed: Claimed) -> None:
-        try:
-            await self.ledger.run(DISCARD_CHECKPOINT, DiscardCheckpoint(claimed.run_id, claimed.seq))
-        except (psycopg.Error, Unknown) as error:
-            # Committed status stands whatever becomes of the cleanup (SET-5); startup deletes it later (REC-25).
-            log.warning("run.checkpoint_kept", run=str(claimed.run_id), error=str(error).splitlines()[0])
 
-    async def _evidence(self, run_id: uuid.UUID) -> None:
-        try:
-            await self.bus.settle(run_id)
-        except EvidenceFailed as error:
-            log.warning("run.evidence_failed", run=str(run_id), error=error.detail)
-            self.bus.discard(run_id)
-        else:
-            self.bus.close(run_id)
+def _failure(claimed: Claimed, code: str, message: str, node: str | None) -> Settlement:
+    return Settlement(
+        claimed.run_id,
+        claimed.seq,
+        claimed.claim_id,
+        "failed",
+        error_code=code[:50],
+        error_message=message,
+        error_node=node,
+    )
 
 
 _CANCELLED = Failed("worker_cancelled", "The worker was cancelled while it carried this Run.", None)

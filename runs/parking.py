@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import psycopg
 import structlog
 
+from runs.aftermath import Moved
 from runs.driver.drive import Failed, NotMine, Waiting
 from runs.errors import LychdError, Unknown
 from runs.events.bus import RunEventBus
@@ -45,7 +46,7 @@ class Parking:
     reads: Reads
     bus: RunEventBus
     resume: Callable[[WaitKind, uuid.UUID, uuid.UUID], Awaitable[bool]]
-    moved: Callable[[Claimed, str], None]
+    moved: Callable[[Moved], None]
 
     async def park(self, claimed: Claimed, waiting: Waiting) -> str | Failed | NotMine:
         """Open the owner and park.
@@ -94,7 +95,7 @@ class Parking:
             log.warning("park.not_described", run=str(claimed.run_id), error=error.detail)
             told = None
         self.bus.emit(claimed.run_id, Kind(kind.name), data=told or {"id": str(owner_id)})
-        self.moved(claimed, kind.status.value)
+        self.moved(Moved(claimed.run_id, claimed.tenant, claimed.pattern_key, kind.status.value))
         self.bus.fold(claimed.run_id)
 
     async def _look_again(self, run_id: uuid.UUID, kind: WaitKind, owner_id: uuid.UUID) -> None:

@@ -87,6 +87,9 @@ EDGES: dict[str, Edge] = {
         Edge("settle_failed", ON_WORKER, S.FAILED, _f(D.CLAIMED), D.SETTLED, claimant=True),
         Edge("discard_checkpoint", TERMINAL, None, None, None, generation=False),
         Edge("rotate", _f(S.QUEUED), None, UNCLAIMED, D.SETTLED),
+        Edge("give_back", ON_WORKER, S.QUEUED, _f(D.CLAIMED), D.SETTLED, claimant=True),
+        Edge("elect", NONTERMINAL - {S.CANCELLING}, S.CANCELLING, None, None, generation=False),
+        Edge("finish_cancel", _f(S.CANCELLING), S.CANCELLED, frozenset(DeliveryState), D.SETTLED),
     )
 }
 

@@ -90,8 +90,24 @@ class WaitKind(Protocol):
         """One bounded look for Runs whose owner has answered; also what is due by the clock (expiry)."""
         ...
 
+    async def is_latest(self, reads: Reads, run_id: uuid.UUID, owner_id: uuid.UUID) -> bool:
+        """Whether this owner is the Run's newest of this kind and was not cancelled (REC-6, REC-8)."""
+        ...
+
+    async def strays(self, reads: Reads, limit: int) -> list[uuid.UUID]:
+        """Parked Runs of this kind whose stored owner does not exist or belongs to another Run (REC-18)."""
+        ...
+
     def contain(self, run_id: uuid.UUID, principal: str) -> Script[int]:
-        """End every open owner of a Run so that none can act for it any more; returns how many (CAN-3)."""
+        """Withdraw every open owner of a Run so that none can act for it any more; returns how many (CAN-3)."""
+        ...
+
+    async def halt(self, run_id: uuid.UUID, principal: str) -> None:
+        """Prove that nothing acts outside for the withdrawn owners of a Run any more; called after `contain`.
+
+        Raises:
+            Anything: it is not proved; the Run then stays unfinished and this is tried again.
+        """
         ...
 
 

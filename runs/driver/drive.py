@@ -16,6 +16,7 @@ from typing import Any
 
 from runs import ids, payloads
 from runs import reads as rows
+from runs.custody import Drain
 from runs.driver.codec import Ended, Resumable, before_node, resumable
 from runs.driver.context import NodeContext
 from runs.driver.steps import Entry, Hop, HopLost, StepJournal
@@ -25,6 +26,7 @@ from runs.events.bus import RunEventBus
 from runs.events.event import Kind
 from runs.ledger.checkpoint import SAVE_CHECKPOINT, SaveCheckpoint
 from runs.ledger.claim import Claimed
+from runs.ledger.give_back import GIVE_BACK, GiveBack
 from runs.ledger.ledger import Ledger
 from runs.ledger.outcomes import Lost
 from runs.patterns import Finish, Goto, RunInfo, Verdict, Wait
@@ -76,7 +78,14 @@ class Waiting:
     ask: Ask
 
 
-type End = Finished | Failed | NotMine | Waiting
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """The Vessel drains and the hop stopped at a boundary that the Run returns from; `seq` is the next hop (BYD-5)."""
+
+    seq: int
+
+
+type End = Finished | Failed | NotMine | Waiting | Yielded
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,7 @@ class Driver:
         reads: for what a returning Run needs: its journal, the answer it waited for.
         waits: the kinds of wait that are installed.
         limit: bytes of state, output, step result and event, each as JSON.
+        drain: whether hops are to stop where they can.
     """
 
     ledger: Ledger
@@ -95,6 +105,7 @@ class Driver:
     reads: rows.Reads
     waits: WaitKinds
     limit: int
+    drain: Drain
 
     async def drive(self, claimed: Claimed, pattern: AnyPattern, scopes: frozenset[str]) -> End:
         """Run nodes until the hop ends.
@@ -145,6 +156,8 @@ class Driver:
                     return await self._wait(hop, claimed, info, outcome, state_json)
                 node, visit, recorded = outcome.node, visit + 1, {}
                 if pattern.manifest.durable:
+                    if self.drain.asked and pattern.manifest.node(node).replay_safe:
+                        return await self._yield(hop, node, visit, state_json)
                     await self._checkpoint(hop, node, visit, state_json)
         except HopLost as error:
             return NotMine(error.lost)
@@ -203,6 +216,16 @@ class Driver:
             hop, outcome.then, info.visit + 1, state_json, wait={"kind": outcome.kind, "owner": str(owner)}
         )
         return Waiting(kind, ask)
+
+    async def _yield(self, hop: Hop, node: str, visit: int, state_json: str) -> Yielded:
+        snapshots = before_node(str(hop.run_id), node, visit, hop.seq, state_json)
+        request = GiveBack(
+            hop.run_id, hop.seq, hop.claim_id, resume=True, reason="the Vessel drained", snapshots_json=snapshots
+        )
+        outcome = await self.ledger.run(GIVE_BACK, request)
+        if isinstance(outcome, Lost):
+            raise HopLost(outcome)
+        return Yielded(outcome.value)
 
     async def _checkpoint(
         self, hop: Hop, node: str, visit: int, state_json: str, wait: dict[str, Any] | None = None

@@ -51,6 +51,11 @@ update runs_boot set ready_at = now(), url = %(url)s::text, report = %(report)s:
 where id = %(id)s::uuid returning id
 """
 
+MARK_REFUSED = """
+update runs_boot set report = %(report)s::jsonb, ended_at = now(), end_reason = %(reason)s::text
+where id = %(id)s::uuid returning id
+"""
+
 MARK_ENDED = """
 update runs_boot set ended_at = now(), end_reason = %(reason)s::text
 where id = %(id)s::uuid and ended_at is null returning id
@@ -83,3 +88,8 @@ def ready(boot_id: uuid.UUID, url: str, report_json: str) -> Script[None]:
 def ended(boot_id: uuid.UUID, reason: str) -> Script[None]:
     """Note the end of a boot and why."""
     yield Statement(MARK_ENDED, {"id": str(boot_id), "reason": reason})
+
+
+def refused(boot_id: uuid.UUID, report_json: str, reason: str) -> Script[None]:
+    """Note that the boot was ended by its own recovery, with the report (REC-19)."""
+    yield Statement(MARK_REFUSED, {"id": str(boot_id), "report": report_json, "reason": reason[:500]})

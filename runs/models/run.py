@@ -64,6 +64,11 @@ class Run(Stamped):
     error_message = models.TextField(null=True)
     error_node = models.CharField(max_length=100, null=True)
 
+    # Who asked for the cancellation, and what could not be stopped yet: of a cancelling Run, or of one that is failing.
+    cancelled_by = models.CharField(max_length=150, null=True)
+    cancel_requested_at: models.DateTimeField[datetime | None] = models.DateTimeField(null=True)
+    containment_error = models.TextField(null=True)
+
     quarantined_at: models.DateTimeField[datetime | None] = models.DateTimeField(null=True)
     quarantine_reason = models.TextField(null=True)
 
