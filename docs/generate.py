@@ -208,6 +208,9 @@ MODULES_WITH_ERRORS = (
     "runs.ledger.sessions",
     "runs.broker.jobs",
     "lychd.config",
+    "lychd.patterns.listing",
+    "lychd.patterns.pace",
+    "lychd.patterns.roots",
     "lychd.postgres.errors",
     "lychd.postgres.guard",
 )
