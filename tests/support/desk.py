@@ -117,6 +117,7 @@ async def a_desk(url: str, watcher: Watcher, **relay: Any) -> AsyncIterator[Desk
         reads=reads,
         bus=RunEventBus(evidence=None),
         publisher=publisher,
+        probe=probe,
         registry=PatternRegistry(PATTERNS),
         router=wiring.router(config),
         limits=Limits(10_000, 10_000),

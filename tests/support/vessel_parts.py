@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, LiteralString, Protocol, cast
@@ -21,13 +21,17 @@ import psycopg
 from psycopg.rows import dict_row
 from pydantic import BaseModel, Field
 
+from lychd import wiring
 from runs import ids
-from runs import reads as rows
+from runs.aftermath import Aftermath, Moved
 from runs.authority import Caller, Scope, Surface
 from runs.broker.lanes import Lanes
+from runs.broker.probe import Probe
 from runs.broker.publish import Publisher
+from runs.cancellation import Canceller
+from runs.containment import Containment
+from runs.custody import Custody, Drain
 from runs.driver.drive import Driver
-from runs.driver.steps import Entry, Hop
 from runs.driver.threads import Threads
 from runs.engine import Engine
 from runs.events.bus import RunEventBus
@@ -39,12 +43,16 @@ from runs.ledger.claim import Claimed
 from runs.ledger.ledger import Ledger, ScriptFactory
 from runs.ledger.steps import Steps
 from runs.limits import Limits
+from runs.parking import Parking
 from runs.patterns import Context, Finish, Pattern, PatternRegistry
 from runs.patterns.pattern import AnyPattern
 from runs.reads import Reads
+from runs.recovery.dead import DeadHops
+from runs.returning import Ways
 from runs.routing import QUEUES, Router
 from runs.states import TERMINAL
 from runs.submission import Submission
+from runs.waits import WaitKind, WaitKinds
 from tests.support.broker import STILL
 
 MIB = 1024 * 1024
@@ -133,6 +141,11 @@ class Parts:
     engine: Engine
     ghoul: Ghoul
     watcher: psycopg.AsyncConnection[Any]
+    probe: Probe
+    canceller: Canceller
+    containment: Containment
+    dead: DeadHops
+    waits: WaitKinds
     moves: list[tuple[uuid.UUID, str]] = field(default_factory=list[tuple[uuid.UUID, str]])
 
     async def rows(self, sql: str, *params: Any) -> list[Any]:
@@ -306,6 +319,7 @@ async def composed(
     within: float = 10.0,
     patience: float = 15.0,
     router: Router | None = None,
+    waits: Iterable[WaitKind] | None = None,
 ) -> AsyncGenerator[Parts]:
     """The parts of one boot.
 
@@ -313,6 +327,7 @@ async def composed(
         through: the ledger's way to the database, where it is not the plain one.
         boot_id: of the boot that holds the slot, for a second process of it; default: a new boot takes the slot.
         patience: seconds for which ledger connections look for a lost database.
+        waits: kinds of wait; default: those of the installed apps.
     """
     async with AsyncExitStack() as stack:
         watcher = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
@@ -342,11 +357,13 @@ async def composed(
         registry = PatternRegistry(patterns or (solo(echo),))
         limits = Limits(max_queued, max_live)
         claim_gate, publish_gate = Gate("claim"), Gate("publish")
+        probe = Probe(publisher.pool)
         engine = Engine(
             ledger=ledger,
             reads=reads,
             bus=bus,
             publisher=publisher,
+            probe=probe,
             registry=registry,
             router=router or Router((), QUEUES),
             limits=limits,
@@ -357,31 +374,36 @@ async def composed(
         )
         moves: list[tuple[uuid.UUID, str]] = []
 
-        def moved(claimed: Claimed, status: str) -> None:
-            moves.append((claimed.run_id, status))
-            if status == "running":
+        def moved(change: Moved) -> None:
+            moves.append((change.run_id, change.status))
+            if change.status == "running":
                 limits.started()
-            elif status in TERMINAL:
-                limits.ended(claimed.tenant)
-
-        async def journal_of(hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
-            return {
-                (row.name, row.occurrence): Entry(row.args_digest, row.result)
-                for row in await rows.journal(reads, hop.run_id, visit)
-            }
+            elif change.status in TERMINAL:
+                limits.ended(change.tenant)
 
         async def as_recorded(claimed: Claimed) -> frozenset[str]:
             return frozenset(claimed.scopes)
 
+        kinds = wiring.wait_kinds() if waits is None else WaitKinds(waits)
+        aftermath = Aftermath(ledger, reads, bus, moved)
+        containment, ways, custody, drain = Containment(ledger, kinds), Ways(reads, kinds), Custody(), Drain()
+        canceller = Canceller(ledger, reads, probe, containment, aftermath, boot_id, custody.live)
+        stack.push_async_callback(canceller.join)
+        dead = DeadHops(ledger, ways, containment, aftermath, boot_id)
         ghoul = Ghoul(
             ledger=ledger,
             bus=bus,
-            driver=Driver(ledger, bus, threads, journal_of, limit),
+            driver=Driver(ledger, bus, threads, reads, kinds, limit, drain),
             registry=registry,
             revalidate=revalidate(reads) if revalidate is not None else as_recorded,
             gate=claim_gate,
             boot_id=boot_id,
-            moved=moved,
+            parking=Parking(ledger, reads, bus, engine.resume, moved),
+            containment=containment,
+            aftermath=aftermath,
+            custody=custody,
+            ways=ways,
+            drain=drain,
         )
         yield Parts(
             dsn=dsn,
@@ -398,6 +420,11 @@ async def composed(
             engine=engine,
             ghoul=ghoul,
             watcher=watcher,
+            probe=probe,
+            canceller=canceller,
+            containment=containment,
+            dead=dead,
+            waits=kinds,
             moves=moves,
         )
         assert threads.live == 0, "a node's thread outlived its node"
