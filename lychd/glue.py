@@ -32,7 +32,7 @@ async def attend(reads: Reads, engine: Engine, canceller: Canceller, run_id: uui
     if prior.status == RunStatus.QUEUED and prior.delivery == DeliveryState.PENDING:
         await engine.publish(HopRef(run_id, prior.seq, prior.queue, prior.priority))
     elif prior.status == RunStatus.CANCELLING and engine.publish_gate.is_open:
-        await canceller.request(run_id, "recovery")
+        await canceller.request(run_id, "recovery", untold=True)
 
 
 def moved(bus: RunEventBus, limits: Limits, change: Moved) -> None:

@@ -20,12 +20,12 @@ from runs.aftermath import Aftermath, Ended
 from runs.broker.jobs import require_queue
 from runs.broker.probe import Probe
 from runs.containment import Containment, ContainmentUncertain
-from runs.errors import LychdError, NotFound, Unknown, first_line
+from runs.errors import Degraded, LychdError, NotFound, Unknown, first_line
 from runs.events.event import Kind
 from runs.ledger.cancel import FINISH_CANCEL, Elected, Election, FinishCancel, elect
 from runs.ledger.contain import Guard
 from runs.ledger.ledger import Ledger, ScriptFactory
-from runs.ledger.outcomes import Lost
+from runs.ledger.outcomes import Lost, Reason
 from runs.reads import Reads
 from runs.routing import QUEUES
 from runs.seams import seam
@@ -57,17 +57,23 @@ class Canceller:
         default_factory=dict[uuid.UUID, "asyncio.Task[RunStatus]"]
     )
 
-    async def request(self, run_id: uuid.UUID, principal: str, *, tenant: str | None = None) -> RunStatus:
+    async def request(
+        self, run_id: uuid.UUID, principal: str, *, tenant: str | None = None, untold: bool = False
+    ) -> RunStatus:
         """Elect, and go on with the cancellation in a task of its own.
+
+        Args:
+            untold: a surface without a bus may have elected; the status is told even if it stood before.
 
         Returns:
             The status as it stands: CANCELLING, or the terminal one that was there before (CAN-11).
 
         Raises:
             NotFound: no such Run for this tenant.
+            Degraded: this Vessel does not hold the database any more; nothing was changed.
             Unknown: the ledger did not answer; asking again is safe.
         """
-        elected = await complete(self._elect(run_id, principal, tenant))
+        elected = await complete(self._elect(run_id, principal, tenant, untold=untold))
         if elected.status == RunStatus.CANCELLING or elected.status == RunStatus.CANCELLED:
             self._work(elected, orphan=False)
         return elected.status
@@ -84,7 +90,7 @@ class Canceller:
             The terminal status; DONE or FAILED when the Run ended before it could be frozen.
 
         Raises:
-            NotFound, Unknown: as `request`.
+            NotFound, Degraded, Unknown: as `request`.
             ContainmentUncertain: the Run stays CANCELLING, with the reason (CAN-5).
 
         Cancellation: the work goes on to its end, then it propagates (CAN-12).
@@ -104,21 +110,36 @@ class Canceller:
         while self._working:
             await asyncio.wait(set(self._working.values()))
 
-    async def _elect(self, run_id: uuid.UUID, principal: str, tenant: str | None) -> Elected:
+    async def _elect(self, run_id: uuid.UUID, principal: str, tenant: str | None, *, untold: bool = False) -> Elected:
         outcome = await self.ledger.script(ScriptFactory(elect, Election(run_id, principal, tenant, self.boot_id)))
         if isinstance(outcome, Lost):
+            if outcome.reason is Reason.OTHER_BOOT:
+                raise Degraded("This Vessel does not hold the database any more.")
             raise NotFound("There is no such Run.")
         elected = outcome.value
         if not outcome.again:
             await seam("cancel.elected")
-            log.info("run.cancelling", run=str(run_id), hop=elected.seq, by=principal)
-            bus = self.aftermath.bus
-            if not bus.is_open(run_id):
-                stored = await rows.terminal(self.reads, run_id)
-                bus.open(run_id, tenant=elected.tenant, next_seq=stored.next_seq if stored is not None else 0)
-            bus.emit(run_id, Kind.STATUS, data={"status": "cancelling", "hop": elected.seq, "by": principal})
-            self.aftermath.announce(run_id, elected.tenant, elected.pattern_key, RunStatus.CANCELLING)
+        if elected.status == RunStatus.CANCELLING:
+            # Without a channel the end could not be told, and a Run that an earlier boot knew has none.
+            await self._open(elected)
+            if not outcome.again or (untold and run_id not in self._working):
+                self._told(elected)
         return elected
+
+    async def _open(self, elected: Elected) -> None:
+        bus = self.aftermath.bus
+        if not bus.is_open(elected.run_id):
+            stored = await rows.terminal(self.reads, elected.run_id)
+            if stored is not None and stored.step_status is not None:
+                # It ended while we asked; a new channel would have no end.
+                return
+            bus.open(elected.run_id, tenant=elected.tenant, next_seq=stored.next_seq if stored is not None else 0)
+
+    def _told(self, elected: Elected, **more: str) -> None:
+        log.info("run.cancelling", run=str(elected.run_id), hop=elected.seq, by=elected.by, **more)
+        data = {"status": "cancelling", "hop": elected.seq, "by": elected.by, **more}
+        self.aftermath.bus.emit(elected.run_id, Kind.STATUS, data=data)
+        self.aftermath.announce(elected.run_id, elected.tenant, elected.pattern_key, RunStatus.CANCELLING)
 
     def _work(self, elected: Elected, *, orphan: bool) -> asyncio.Task[RunStatus]:
         task = self._working.get(elected.run_id)
@@ -156,7 +177,8 @@ class Canceller:
                 return await self._stands(run_id)
         if failures:
             reason = " ".join(failures)
-            await self.containment.note(guard, reason)
+            if await self.containment.note(guard, reason):
+                self._told(elected, containment=reason)
             raise ContainmentUncertain(reason, run=str(run_id))
         if again:
             await self.aftermath.repair_quietly(run_id)

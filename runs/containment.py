@@ -86,12 +86,17 @@ class Containment:
                 await asyncio.sleep(next(pauses))
         raise ContainmentUncertain
 
-    async def note(self, guard: Guard, error: str | None) -> None:
-        """Keep on the Run, for people, what is not contained; losing the note loses nothing else."""
+    async def note(self, guard: Guard, error: str | None) -> bool:
+        """Keep on the Run, for people, what is not contained; losing the note loses nothing else.
+
+        Returns:
+            Whether that is news.
+        """
         try:
-            await self.ledger.script(ScriptFactory(note_containment, guard.run_id, guard.seq, error))
+            return await self.ledger.script(ScriptFactory(note_containment, guard.run_id, guard.seq, error))
         except (LychdError, psycopg.Error) as failed:
             log.warning("run.containment_not_noted", run=str(guard.run_id), error=first_line(failed))
+            return False
 
     async def _halt(self, kind: WaitKind, run_id: uuid.UUID, principal: str) -> None:
         await seam(f"contain.{kind.name}")

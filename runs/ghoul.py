@@ -226,8 +226,10 @@ class Ghoul:
         guard = Guard(settlement.run_id, settlement.seq, settlement.claim_id)
         try:
             return await self.containment.before_failure(guard, "failure")
-        except ContainmentUncertain:
+        except ContainmentUncertain as error:
             self.custody.keep(settlement)
+            data = {"status": "running", "hop": settlement.seq, "containment": error.detail}
+            self.bus.emit(settlement.run_id, Kind.STATUS, data=data)
             raise
 
     def _yielded(self, claimed: Claimed, seq: int) -> Result:

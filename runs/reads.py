@@ -23,7 +23,7 @@ _RUN = """
     r.id, r.tenant, r.pattern_key, r.pattern_revision, r.pattern_digest, r.status, r.source, r.priority, r.queue_name,
     r.session_id, r.sigil_name, r.error_code, r.error_message, r.error_node, r.wait_kind, r.wait_owner, r.wait_since,
     r.enqueue_seq, r.created_at, r.updated_at, r.started_at, r.finished_at, r.quarantined_at, r.quarantine_reason,
-    r.ancestor_id, r.input::text, r.output::text
+    r.cancelled_by, r.cancel_requested_at, r.containment_error, r.ancestor_id, r.input::text, r.output::text
 """
 
 
@@ -55,6 +55,9 @@ class RunRow:
     finished_at: datetime | None
     quarantined_at: datetime | None
     quarantine_reason: str | None
+    cancelled_by: str | None
+    cancel_requested_at: datetime | None
+    containment_error: str | None
     ancestor_id: uuid.UUID | None
     input_json: str
     output_json: str | None
@@ -90,6 +93,12 @@ class RunRow:
                 if self.quarantined_at is not None
                 else None
             ),
+            "cancel": (
+                {"by": self.cancelled_by, "at": rfc3339(self.cancel_requested_at)}
+                if self.cancel_requested_at is not None
+                else None
+            ),
+            "containment": self.containment_error,
             "created_at": rfc3339(self.created_at),
             "updated_at": rfc3339(self.updated_at),
             "started_at": rfc3339(self.started_at),
@@ -128,6 +137,7 @@ class RunFilter:
     pattern: str | None = None
     session: uuid.UUID | None = None
     source: str | None = None
+    quarantined: bool | None = None
 
 
 async def runs(
@@ -145,6 +155,8 @@ async def runs(
         if value is not None:
             clauses.append(f"r.{column} = %({name})s::{kind}")
             params[name] = value
+    if where.quarantined is not None:
+        clauses.append(f"r.quarantined_at is {'not ' if where.quarantined else ''}null")
     if before is not None:
         clauses.append("(r.created_at, r.id) < (%(at)s::timestamptz, %(id)s::uuid)")
         params |= {"at": before[0], "id": str(before[1])}

@@ -11,6 +11,7 @@ from ninja import Schema
 from pydantic import AfterValidator, ConfigDict, Field
 
 from runs.authority import Caller, Scope
+from runs.cancellation import Canceller
 from runs.engine import Engine
 from runs.patterns import PatternRegistry
 from runs.stream import Sources
@@ -22,6 +23,11 @@ class Served(Sources, Protocol):
     @property
     def engine(self) -> Engine:
         """Admits."""
+        ...
+
+    @property
+    def canceller(self) -> Canceller:
+        """Cancels."""
         ...
 
     @property

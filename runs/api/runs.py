@@ -1,4 +1,4 @@
-"""`/runs`: submit, list, look at one."""
+"""`/runs`: submit, list, look at one, cancel one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runs.authority import Scope
 from runs.errors import Invalid, NotFound, Unknown
 from runs.paging import Cursor
 from runs.reads import RunFilter, RunRow
-from runs.states import RunStatus
+from runs.states import TERMINAL, RunStatus
 from runs.submission import Submission
 
 router = Router(tags=["runs"])
@@ -72,12 +72,13 @@ async def listing(
     pattern: Word | None = None,
     session: uuid.UUID | None = None,
     source: Word | None = None,
+    quarantined: bool | None = None,
     cursor: str | None = None,
     limit: Annotated[int, Field(ge=1, le=paging.MOST)] = paging.DEFAULT_LIMIT,
 ) -> HttpResponse:
     """The tenant's Runs, newest first. A page of large Runs may be shorter than `limit`; `next` tells."""
     caller, vessel = allowed(request, Scope.RUNS_READ)
-    where = RunFilter(status=status, pattern=pattern, session=session, source=source)
+    where = RunFilter(status, pattern, session, source, quarantined)
     last = paging.decode_optional(cursor)
     found: list[RunRow] = []
     size = 0
@@ -118,6 +119,24 @@ async def one(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     if etag in known or "*" in known:
         return HttpResponseNotModified(headers=headers)
     return answer(row.to_json(), 200, headers)
+
+
+@router.post(
+    "/runs/{run_id}/cancel", summary="Cancel", response={202: schemas.Run, 200: schemas.Run, **problems(404, 422)}
+)
+async def cancel(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
+    """Cancel a Run; asking again is safe. The answer is the Run as it stands.
+
+    202 when it was not over yet: it is `cancelling` until everything that acts for it has stopped, then `cancelled`;
+    `containment` says what could not be stopped yet. 200 when it had ended before. 503 with `unknown_outcome` when
+    the ledger did not answer.
+    """
+    caller, vessel = allowed(request, Scope.RUNS_CANCEL)
+    status = await vessel.canceller.request(run_id, caller.name, tenant=caller.tenant)
+    row = await rows.run(vessel.reads, run_id, caller.tenant)
+    if row is None:
+        raise Unknown(f"Run {run_id} was {status} and cannot be found.")
+    return answer(row.to_json(), 200 if status in TERMINAL else 202)
 
 
 def _asked(body: schemas.Submit, key: str | None) -> Submission:

@@ -54,6 +54,11 @@ class Quarantine(Schema):
     reason: str | None
 
 
+class RunCancel(Schema):
+    by: str | None
+    at: datetime
+
+
 class Run(Schema):
     """One admitted piece of work."""
 
@@ -73,6 +78,8 @@ class Run(Schema):
     hop: int
     ancestor: uuid.UUID | None
     quarantine: Quarantine | None
+    cancel: RunCancel | None = Field(description="who asked to cancel it, and when")
+    containment: str | None = Field(description="what could not be stopped yet; the Run goes on to its end after that")
     created_at: datetime
     updated_at: datetime
     started_at: datetime | None

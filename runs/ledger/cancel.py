@@ -35,7 +35,7 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The frozen Run, or the terminal one that needs no cancelling."""
+    """The frozen Run, or the terminal one that needs no cancelling. `by` wished it first."""
 
     run_id: uuid.UUID
     tenant: str
@@ -43,10 +43,11 @@ class Elected:
     status: RunStatus
     seq: int
     queue: str
+    by: str | None = None
 
 
 LOOK = """
-select r.tenant, r.pattern_key, r.status, r.enqueue_seq, r.queue_name
+select r.tenant, r.pattern_key, r.status, r.enqueue_seq, r.queue_name, r.cancelled_by
 from runs_run r
 where r.id = %(run)s::uuid
   and r.road = 'vessel'
@@ -65,6 +66,7 @@ returning id
 """
 
 NOTIFY = "select pg_notify(%(channel)s::text, %(run)s::text)"
+HOLDS = "select 1 from runs_vesselslot v where v.boot_id = %(boot)s::uuid"
 
 
 def elect(request: Election) -> Script[Outcome[Elected]]:
@@ -72,7 +74,7 @@ def elect(request: Election) -> Script[Outcome[Elected]]:
 
     Returns:
         `Won` with the Run as it stands now (`again` unless this call froze it); `Lost(NO_RUN)` when there is no such
-        Run for this tenant, or this Vessel does not hold the database any more.
+        Run for this tenant, `Lost(OTHER_BOOT)` when this Vessel does not hold the database any more.
     """
     params: dict[str, Any] = {
         "run": str(request.run_id),
@@ -83,14 +85,18 @@ def elect(request: Election) -> Script[Outcome[Elected]]:
     }
     found = yield Statement(LOOK, params)
     if not found:
-        return Lost(Reason.NO_RUN, None)
-    tenant, pattern, status, seq, queue = found[0]
+        cut_off = request.boot_id is not None and not (yield Statement(HOLDS, params))
+        return Lost(Reason.OTHER_BOOT if cut_off else Reason.NO_RUN, None)
+    tenant, pattern, status, seq, queue, by = found[0]
     now = RunStatus(status)
     if now in TERMINAL or now == RunStatus.CANCELLING:
-        return Won(Elected(request.run_id, tenant, pattern, now, seq, queue), again=True)
+        if now == RunStatus.CANCELLING and request.boot_id is None:
+            # Whoever asks again wants it tried again (CAN-5).
+            yield Statement(NOTIFY, params)
+        return Won(Elected(request.run_id, tenant, pattern, now, seq, queue, by), again=True)
     yield Statement(ELECT, params)
     yield Statement(NOTIFY, params)
-    return Won(Elected(request.run_id, tenant, pattern, RunStatus.CANCELLING, seq, queue))
+    return Won(Elected(request.run_id, tenant, pattern, RunStatus.CANCELLING, seq, queue, params["principal"]))
 
 
 @dataclass(frozen=True, slots=True)

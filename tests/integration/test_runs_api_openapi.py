@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from runs.api import router, schemas
 from runs.api.request import Problem
-from runs.errors import Degraded
+from runs.errors import Degraded, Unknown
 from tests.support.vessel import Door, running_vessel
 from tests.support.waiting import eventually
 
@@ -23,6 +23,7 @@ pytest_plugins = ["tests.support.vessel_fixtures"]
 DOCUMENTED: dict[tuple[str, str], set[int]] = {
     ("post", "/runs"): {200, 201, 400, 401, 403, 404, 409, 410, 413, 415, 422, 429, 503},
     ("get", "/runs"): {200, 400, 401, 403, 422, 503},
+    ("post", "/runs/{run_id}/cancel"): {200, 202, 400, 401, 403, 404, 422, 503},
     ("get", "/runs/{run_id}"): {200, 304, 400, 401, 403, 404, 422, 503},
     ("get", "/runs/{run_id}/steps"): {200, 400, 401, 403, 404, 422, 503},
     ("get", "/runs/{run_id}/events"): {200, 400, 401, 403, 404, 422, 503},
@@ -162,6 +163,7 @@ async def test_every_documented_status_is_answered_in_the_documented_shape(
     await look("/runs/{run_id}", there, **{"If-None-Match": "*"})
 
     await submit_every_way(door, asked, reader)
+    await cancel_every_way(door, asked, reader, over=run)
 
     async def away(*_: Any, **__: Any) -> Any:
         raise Degraded("The database cannot be asked.")
@@ -206,6 +208,31 @@ async def submit_every_way(door: Door, asked: Asked, reader: str) -> None:
     door.vessel.engine.admitting = True
     await prune(door, first["id"])
     await submit(work, **key)
+
+
+async def cancel_every_way(door: Door, asked: Asked, reader: str, *, over: uuid.UUID) -> None:
+    """Each status of a cancellation."""
+
+    async def cancel(run: Any, token: str | None = None, **headers: str) -> None:
+        async with door.client(token) as client:
+            response = await client.post(f"/runs/{run}/cancel", headers=headers)
+        asked.hold("post", "/runs/{run_id}/cancel", response)
+
+    live = await door.life.submit("talk")
+    await cancel(live, "nonsense")
+    await cancel(live, reader)
+    await cancel(live, Host="elsewhere.example")
+    await cancel(live)
+    await cancel(over)
+    await cancel(uuid.uuid4())
+    await cancel("x")
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def silent(*_: Any) -> Any:
+            raise Unknown
+
+        patch.setattr(type(door.vessel.ledger), "script", silent)
+        await cancel(over)
 
 
 async def prune(door: Door, run: str) -> None:
