@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -11,94 +10,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from lychd.__main__ import main
 from lychd.cli.texts import moment
+from tests.support.cli import ROOT, Lychd, environment
 from tests.support.scripted import RUN, Answer, Hold, Script, a_problem, a_resync, a_run, an_event, scripted, step
 
-ROOT = Path(__file__).parents[2]
+pytest_plugins = ["tests.support.cli_fixtures"]
+
 DONE = {"type": "end", "status": "done"}
 EVENTS = [
     an_event(0, "status", node=None, status="running"),
     an_event(1),
     an_event(2, "done", node=None, status="done"),
 ]
-
-type Lychd = Callable[..., Ended]
-
-
-def environment(**more: str) -> dict[str, str]:
-    """That of a client: no database could be reached, and nothing but the Vessel is known."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LYCHD_")}
-    nowhere = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing", "LANG": "C.UTF-8"}
-    return {**kept, **nowhere, **more}
-
-
-@pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture
-def url(script: Script) -> Iterator[str]:
-    with scripted(script) as address:
-        yield address
-
-
-@dataclass
-class Ended:
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def lychd(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lychd:
-    """The console script's function, in this process."""
-
-    def run(*words: str, env: dict[str, str] | None = None, given: str = "") -> Ended:
-        known = {"LYCHD_URL": url, "LYCHD_TOKEN": "secret", "LYCHD_DATA": str(tmp_path)} if env is None else env
-        with monkeypatch.context() as patch:
-            for name in ("LYCHD_URL", "LYCHD_TOKEN", "LYCHD_DATA"):
-                patch.setenv(name, known.get(name, ""))
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
-            patch.setattr(sys, "argv", ["lychd", *words])
-            try:
-                main()
-                code = 0
-            except SystemExit as ended:
-                code = int(str(ended.code))
-        out, err = capsys.readouterr()
-        return Ended(code, out, err)
-
-    return run
-
-
-@pytest.fixture
-def process(url: str, tmp_path: Path) -> Lychd:
-    """The console script as a process of its own, with warnings as errors."""
-
-    def run(*words: str) -> Ended:
-        ended = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "lychd", *words],
-            cwd=ROOT,
-            env=environment(LYCHD_URL=url, LYCHD_TOKEN="secret", LYCHD_DATA=str(tmp_path)),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Ended(ended.returncode, ended.stdout, ended.stderr)
-
-    return run
 
 
 def test_submit_prints_the_run_and_how_to_follow_it(script: Script, lychd: Lychd) -> None:
@@ -447,4 +376,4 @@ def test_a_client_needs_no_database_and_says_nothing_of_its_own(script: Script, 
     script.answer("GET", "/runs", Answer(200, {"items": [], "next": None}))
     ended = process("runs")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "There are no such Runs.\n", "")
-    assert len(script.asked) == 1
+    assert [one.query.get("quarantined") for one in script.asked] == [None, "true"]
