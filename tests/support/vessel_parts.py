@@ -320,6 +320,7 @@ async def composed(
     patience: float = 15.0,
     router: Router | None = None,
     waits: Iterable[WaitKind] | None = None,
+    keep_jobs: bool = False,
 ) -> AsyncGenerator[Parts]:
     """The parts of one boot.
 
@@ -328,6 +329,7 @@ async def composed(
         boot_id: of the boot that holds the slot, for a second process of it; default: a new boot takes the slot.
         patience: seconds for which ledger connections look for a lost database.
         waits: kinds of wait; default: those of the installed apps.
+        keep_jobs: leave what the broker holds, for a boot that follows another.
     """
     async with AsyncExitStack() as stack:
         watcher = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
@@ -353,7 +355,8 @@ async def composed(
         publisher = Publisher(dsn, within=within)
         await publisher.connect()
         stack.push_async_callback(publisher.close)
-        await watcher.execute("truncate saq_jobs")
+        if not keep_jobs:
+            await watcher.execute("truncate saq_jobs")
         registry = PatternRegistry(patterns or (solo(echo),))
         limits = Limits(max_queued, max_live)
         claim_gate, publish_gate = Gate("claim"), Gate("publish")
