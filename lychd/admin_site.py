@@ -27,16 +27,24 @@ class LychdAdminSite(AdminSite):
 def _standing(request: HttpRequest) -> dict[str, Any]:
     # The site is made while apps are still loading; models exist only by the time somebody asks for a page.
     from runs.admin import tenancy
-    from runs.admin.filters import quarantined
+    from runs.admin.filters import quarantined, uncontained
     from runs.models import VesselSlot
 
     user: Any = request.user
-    found: dict[str, Any] = {"needs": None, "vessel": None, "sees_vessel": user.has_perm("runs.view_boot")}
+    found: dict[str, Any] = {
+        "needs": None,
+        "stuck": None,
+        "vessel": None,
+        "sees_vessel": user.has_perm("runs.view_boot"),
+    }
     if found["sees_vessel"]:
         found["vessel"] = VesselSlot.objects.select_related("boot").defer("boot__report").first()
     if user.has_perm("runs.view_run"):
-        runs = quarantined(tenancy.visible(request)).only("id", "pattern_key", "tenant", "quarantine_reason")
+        tenants = tenancy.visible(request)
+        runs = quarantined(tenants).only("id", "pattern_key", "tenant", "quarantine_reason")
         found["needs"] = list(runs[: MOST_NAMED + 1])
+        stuck = uncontained(tenants).only("id", "pattern_key", "tenant", "status", "containment_error")
+        found["stuck"] = list(stuck[:MOST_NAMED])
     return found
 
 

@@ -27,6 +27,7 @@ DATABASE_COMMANDS = frozenset(
         "migrate",
         "sigil",
         "doctor",
+        "quarantine",
         "createsuperuser",
         "changepassword",
         "shell",

@@ -26,6 +26,7 @@ from django.db.utils import ConnectionHandler
 
 from lychd import wiring
 from lychd.cli.connection import NOTE, URL
+from lychd.cli.refusal import examine_refusal
 from lychd.cli.report import Report
 from lychd.cli.stuck import examine as examine_work
 from lychd.cli.stuck import examine_pinned
@@ -93,6 +94,7 @@ def examine(config: Config, data: Path, database_url: str) -> Report:
             if not _migrations(cursor, report):
                 return report
             standing = _vessel(cursor, report)
+            examine_refusal(cursor, report, registry=registry, kinds=_wait_kinds(report), running=standing.running)
             broker = _broker(cursor, report, running=standing.running)
             if standing.running:
                 _readiness(report, data, standing)
@@ -124,6 +126,14 @@ def _configuration(report: Report) -> PatternRegistry | None:
     names = [f"{pattern.key} {pattern.revision}" for pattern in registry.active()]
     report.fact("configuration", f"Patterns {', '.join(names)}" if names else "no Patterns", names)
     return registry
+
+
+def _wait_kinds(report: Report) -> list[str]:
+    try:
+        return [kind.name for kind in wiring.wait_kinds()]
+    except LychdError as error:
+        report.find("configuration", f"{harmless(error.detail).rstrip('.')}.", "Correct the apps that declare it.")
+        return []
 
 
 @contextmanager

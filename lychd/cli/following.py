@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -34,6 +35,7 @@ async def follow(
     wait: bool = True,
     cursor: str | None = None,
     patience: float = PATIENCE_SECONDS,
+    since: Callable[[Event], bool] | None = None,
 ) -> int:
     """Show a Run until it ends.
 
@@ -42,6 +44,7 @@ async def follow(
         wait: go on while it waits for a consent; else stop there.
         cursor: of the last event that was seen.
         patience: seconds without a word from the server before it gives up.
+        since: events before the first for which this holds are not shown.
 
     Returns:
         0 done, 1 failed, 2 cancelled, 3 waiting for a consent that nobody waits for.
@@ -51,10 +54,13 @@ async def follow(
     view = view_for(out)
     _begin(out, run)
     status: str | None = None
+    shown = since is None
     try:
         async with aclosing(client.follow(run["id"], cursor=cursor, patience=patience)) as messages:
             async for message in messages:
-                view.show(message)
+                shown = shown or (since is not None and isinstance(message, Event) and since(message))
+                if shown or isinstance(message, Lost | End):
+                    view.show(message)
                 if isinstance(message, Lost):
                     await client.move(connection.where_now())
                 elif isinstance(message, End):

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One Run of a finding with what is wrong with it and what to do; without `run` it is no single Run's matter."""
+
+    run: str | None
+    reason: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +25,7 @@ class Finding:
         remedy: what to do.
         count: how many Runs it concerns, where it concerns Runs.
         runs: the ids of some of them.
+        named: what is to be said of single ones.
     """
 
     check: str
@@ -23,11 +33,14 @@ class Finding:
     remedy: str
     count: int | None = None
     runs: tuple[str, ...] = ()
+    named: tuple[Named, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
         found: dict[str, Any] = {"check": self.check, "sentence": self.sentence, "remedy": self.remedy}
-        return found if self.count is None else {**found, "count": self.count, "runs": list(self.runs)}
+        if self.count is not None:
+            found |= {"count": self.count, "runs": list(self.runs)}
+        return {**found, "named": [asdict(one) for one in self.named]} if self.named else found
 
 
 @dataclass(slots=True)

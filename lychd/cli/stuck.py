@@ -30,8 +30,7 @@ _FOUND = """
 select count(*) over () as total, r.id, {why} as why
 from runs_run r
 left join runs_rundelivery d on d.run_id = r.id and d.enqueue_seq = r.enqueue_seq
-where r.status not in ('done', 'failed', 'cancelled') and r.road = 'vessel'
-  and (r.quarantined_at is null) = {free} and {condition}
+where r.road = 'vessel' and {scope} and {condition}
 order by r.updated_at, r.id
 limit %(shown)s
 """
@@ -50,7 +49,11 @@ HELD = f"r.status = 'queued' and d.state = 'held' and {_OLD}"
 
 ORPHANED = "d.state = 'claimed' and d.boot_id is distinct from %(boot)s::uuid"
 
-CANCELLING = f"r.status = 'cancelling' and {_OLD}"
+CANCELLING = f"r.status = 'cancelling' and r.containment_error is null and {_OLD}"
+
+UNCONTAINED = "r.status = 'cancelling' and r.containment_error is not null"
+
+CUSTODY = "r.status in ('running', 'awaiting_hardware') and r.containment_error is not null"
 
 CONTRADICTORY = """(
       d.state is null
@@ -87,7 +90,7 @@ class Search:
         condition: SQL that finds it, over the Run `r` and its current delivery `d`.
         sentence, remedy: what is said and what helps; `{n}` becomes `3 Runs`.
         why: SQL of a word that explains the first that is found.
-        free: whether it looks at Runs that are not quarantined, or at those that are.
+        free: whether it looks at unfinished Runs that are not quarantined, or at all those that are.
     """
 
     check: str
@@ -100,7 +103,9 @@ class Search:
     @property
     def sql(self) -> str:
         """The statement."""
-        return _FOUND.format(why=self.why, condition=self.condition, free="true" if self.free else "false")
+        unfinished = "r.status not in ('done', 'failed', 'cancelled') and r.quarantined_at is null"
+        scope = unfinished if self.free else "r.quarantined_at is not null"
+        return _FOUND.format(why=self.why, condition=self.condition, scope=scope)
 
 
 _HELD = Search(
@@ -113,7 +118,21 @@ _CANCELLING = Search(
     "cancelling",
     CANCELLING,
     "{n} cancelling for more than a minute",
-    "see the Vessel's log for what cannot be stopped; cancelling again is safe",
+    "a Vessel that runs tries again by itself, and one that starts does so first; cancelling again is safe",
+)
+_UNCONTAINED = Search(
+    "uncontained",
+    UNCONTAINED,
+    "{n} cancelling, and not everything that acts for it is stopped yet",
+    "see to it that the named part answers: a Vessel tries again by itself, and one that starts does so first",
+    why="r.containment_error",
+)
+_CUSTODY = Search(
+    "custody",
+    CUSTODY,
+    "{n} failing, but it is not certain that nothing acts for it any more",
+    "see to it that the named part answers: a Vessel tries again by itself; the Run becomes failed after that",
+    why="r.containment_error",
 )
 _CONTRADICTORY = Search(
     "contradictory",
@@ -126,7 +145,7 @@ _QUARANTINED = Search(
     "quarantined",
     "true",
     "{n} quarantined, waiting for a person",
-    "look at the reason, then cancel or let go on",
+    "look at the reason, then `lychd cancel RUN`, or `lychd quarantine RUN --release` to let it go on",
     why="r.quarantine_reason",
     free=False,
 )
@@ -181,7 +200,7 @@ def _searches(boot: uuid.UUID | None, *, broker: bool) -> Iterable[Search]:
             yield Search("queued", WITHOUT_JOB, sentence, remedy, why="d.last_error")
         sentence = "{n} at work for a Vessel that is gone, and not taken up by the one that runs"
         yield Search("orphaned", ORPHANED, sentence, "restart the Vessel: it decides about each before it serves")
-    yield from (_HELD, _CANCELLING, _CONTRADICTORY, _QUARANTINED)
+    yield from (_HELD, _CANCELLING, _UNCONTAINED, _CUSTODY, _CONTRADICTORY, _QUARANTINED)
 
 
 def _finding(search: Search, rows: list[tuple[Any, ...]]) -> Finding:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lychd.cli.output import Output, Piece, status_style
 from lychd.cli.texts import block, clock, harmless, moment, one_line
-from lychd.cli.wording import failure, number, progress, told, word
+from lychd.cli.wording import failure, number, progress, told, unsettled, word
 from lychd.client import End, Event, Gap, Lost, Message, Resync
 
 type Json = dict[str, Any]
@@ -44,6 +44,10 @@ def show_run(out: Output, run: Json, *, payloads: bool = True) -> None:
         )
     if quarantine := run.get("quarantine"):
         rows.append(("quarantined", (one_line(quarantine.get("reason")), "red")))
+    if cancel := run.get("cancel"):
+        rows.append(("cancelled by", one_line(f"{cancel.get('by')}, asked {moment(cancel.get('at'))}")))
+    if reason := unsettled(run):
+        rows.append(("unsettled", (reason, "yellow")))
     if error := run.get("error"):
         rows.append(("error", (failure(error), "red")))
     out.line(("Run ", "bold"), (one_line(run.get("id")), "bold"))

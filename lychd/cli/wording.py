@@ -11,6 +11,8 @@ from runs.states import WORDS, RunStatus
 
 type Json = dict[str, Any]
 
+CONTAINMENT_UNCERTAIN = "failing, containment uncertain"
+
 
 def word(status: Any) -> str:
     """A status as people say it."""
@@ -22,6 +24,15 @@ def failure(error: Json) -> str:
     """An error of a Run on one line."""
     where = f" in {error['node']}" if error.get("node") else ""
     return one_line(f"{error.get('code')}{where}: {error.get('message')}", 2000)
+
+
+def unsettled(run: Json) -> str | None:
+    """What keeps a Run from its end although it is cancelling or failing, on one line; None when nothing does."""
+    reason = run.get("containment")
+    if not reason:
+        return None
+    what = "not everything is stopped yet" if run.get("status") == RunStatus.CANCELLING else CONTAINMENT_UNCERTAIN
+    return one_line(f"{what}: {reason}", 2000)
 
 
 def told(event: Event) -> tuple[str, str]:
@@ -66,6 +77,10 @@ def _status(data: Json) -> str:
         text += f" on {one_line(data['queue'], 40)}, priority {one_line(data.get('priority'), 10)}"
     if data.get("resume"):
         text += ", resumed"
+    if data.get("by"):
+        text += f", asked for by {one_line(data['by'], 80)}"
+    if reason := unsettled(data):
+        text += f"; {reason}"
     return text + (f", hop {one_line(data['hop'], 10)}" if data.get("hop") else "")
 
 

@@ -9,11 +9,12 @@ Needs no Django and no database. It decides nothing, and sends the token nowhere
 """
 
 from lychd.client.messages import End, Event, Gap, Lost, Message, NotLychd, Resync
-from lychd.client.rest import Client, Submitted
+from lychd.client.rest import Cancelled, Client, Submitted
 from lychd.client.wire import BadAddress, ConnectionLost, OutcomeUnknown, Problem, Unreachable
 
 __all__ = [
     "BadAddress",
+    "Cancelled",
     "Client",
     "ConnectionLost",
     "End",

@@ -19,6 +19,14 @@ STEPS_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The Run as it stands; `over` when it had ended before it was asked to."""
+
+    run: Json
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted:
     """The admitted Run; `replayed` when the same key had brought it before."""
 
@@ -97,6 +105,15 @@ class Client:
         response = await self._wire.ask("POST", "/runs", content=content, headers=headers)
         return Submitted(parsed(response.content), response.status_code == 200)
 
+    async def cancel(self, run: str | uuid.UUID) -> Cancelled:
+        """Cancel a Run; it is cancelling until everything that acts for it has stopped. Repeating it is safe.
+
+        Raises:
+            OutcomeUnknown: the answer was lost; cancel again to learn the outcome.
+        """
+        response = await self._wire.ask("POST", f"/runs/{_id(run)}/cancel")
+        return Cancelled(parsed(response.content), response.status_code == 200)
+
     async def run(self, run: str | uuid.UUID) -> Json:
         """One Run."""
         return await self._get(f"/runs/{_id(run)}")
@@ -108,6 +125,7 @@ class Client:
         pattern: str | None = None,
         session: str | uuid.UUID | None = None,
         source: str | None = None,
+        quarantined: bool | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Json:
@@ -118,6 +136,7 @@ class Client:
             pattern=pattern,
             session=str(session) if session else None,
             source=source,
+            quarantined=None if quarantined is None else str(quarantined).lower(),
             limit=str(limit),
             cursor=cursor,
         )

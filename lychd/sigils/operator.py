@@ -17,7 +17,7 @@ from django.db import connection, transaction
 from lychd.sigils import tokens
 from lychd.sigils.models import Membership, Sigil, User
 from runs.authority import Scope
-from runs.errors import Refused
+from runs.errors import NotFound, Refused
 
 log = structlog.get_logger()
 
@@ -77,6 +77,24 @@ def ensure_operator(data_dir: Path) -> OperatorAccount:
     else:
         _narrow(path)
     return OperatorAccount(user.username, password, path)
+
+
+def person(username: str | None) -> User:
+    """In whose name a command of this machine acts: the named person, else `operator`, else the only superuser.
+
+    Raises:
+        NotFound: there is no such person, or nobody stands out.
+    """
+    if username is not None:
+        named = User.objects.filter(username=username).first()
+        if named is None:
+            raise NotFound(f"There is no user {username}.")
+        return named
+    superusers = list(User.objects.filter(is_superuser=True, is_active=True).order_by("date_joined", "id")[:2])
+    chosen = User.objects.filter(username=USERNAME).first() or (superusers[0] if len(superusers) == 1 else None)
+    if chosen is None:
+        raise NotFound("There is no operator account, and more or less than one superuser.")
+    return chosen
 
 
 def _ensure_user() -> tuple[User, str | None]:

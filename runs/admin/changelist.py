@@ -72,7 +72,7 @@ class KeysetChangeList(ChangeList):
         # Equal figures keep Django's template from showing them: what is shown of a page is not a count.
         self.result_count = self.full_result_count = len(self.page.rows)
         self.show_full_result_count = False
-        self.show_admin_actions = False
+        self.show_admin_actions = bool(self.model_admin.get_actions(request)) and bool(self.result_list)
         self.can_show_all = self.multi_page = False
         self.paginator = None
         self.scanned = f"{keyset.SCAN:,}" if self.page.cut else None

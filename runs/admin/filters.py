@@ -17,7 +17,7 @@ from runs.admin import tenancy
 from runs.events.event import Kind
 from runs.models import Run
 from runs.routing import DEFAULT_RULES
-from runs.states import NONTERMINAL, WORDS, DeliveryState, RunStatus
+from runs.states import ON_WORKER, WORDS, DeliveryState, RunStatus
 
 # More quarantined Runs than this are a sign of something else than bad Runs; the list says that it stops.
 MOST_QUARANTINED = 1000
@@ -106,8 +106,16 @@ class QuarantineFilter(Choice):
 
 
 def quarantined(tenants: frozenset[str] | None = None) -> QuerySet[Run]:
-    """Unfinished Runs in quarantine, of these tenants or of all. Unordered, so that only unfinished Runs are read."""
-    found = Run.objects.filter(status__in=[status.value for status in NONTERMINAL], quarantined_at__isnull=False)
+    """Runs in quarantine, of these tenants or of all. Unordered, so that the index of just these is read."""
+    found = Run.objects.filter(quarantined_at__isnull=False)
+    return found if tenants is None else found.filter(tenant__in=tenants)
+
+
+def uncontained(tenants: frozenset[str] | None = None) -> QuerySet[Run]:
+    """Runs that are cancelling or failing while not everything that acts for them is stopped. Unordered."""
+    found = Run.objects.filter(
+        status__in=[status.value for status in (RunStatus.CANCELLING, *ON_WORKER)], containment_error__isnull=False
+    )
     return found if tenants is None else found.filter(tenant__in=tenants)
 
 

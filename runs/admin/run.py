@@ -8,21 +8,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import admin
-from django.db.models import F, TextField
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast, Left
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import NoReverseMatch, reverse
 from django.utils.safestring import SafeString
 
 from runs import payloads
-from runs.admin import shown, tenancy, words
+from runs.admin import cancel, shown, tenancy, words
 from runs.admin.base import ReadOnlyAdmin
-from runs.admin.filters import PatternFilter, QuarantineFilter, SourceFilter, StatusFilter, TenantFilter, quarantined
+from runs.admin.filters import (
+    PatternFilter,
+    QuarantineFilter,
+    SourceFilter,
+    StatusFilter,
+    TenantFilter,
+    quarantined,
+    uncontained,
+)
 from runs.admin.keyset import Order
 from runs.errors import LychdError
 from runs.models import Checkpoint, CheckpointArchive, JournalEntry, Run, RunDelivery, Step
 from runs.patterns import Manifest
+from runs.states import TERMINAL
 
 STEPS, HOPS, ENTRIES = 200, 50, 50
 EXCERPT = 240
@@ -34,6 +44,8 @@ class Around:
 
     story: str
     quarantine: str | None
+    unsettled: str | None
+    may_cancel: bool
     rest_url: str | None
     steps: list[Step] | None
     more_steps: bool
@@ -77,10 +89,12 @@ class RunAdmin(ReadOnlyAdmin):
         "created_at",
         "finished_at",
         "quarantined_at",
+        "containment_error",
     )
     payloads = ("input", "output", "intent")
     open_payloads = ("manifest",)
 
+    actions = ("cancel",)
     list_display = ("title", "state", "source", "sigil_name", "hop", "created", "finished")
     list_filter = (StatusFilter, QuarantineFilter, TenantFilter, PatternFilter, SourceFilter)
     search_help_text = "An id, or exactly: id: pattern: session: key: tenant:"
@@ -94,6 +108,7 @@ class RunAdmin(ReadOnlyAdmin):
             {"fields": ("sigil_name", "surface", "source", "granted", "in_session", "idempotency_key", "from_run")},
         ),
         ("Lane and wait", {"fields": ("queue_name", "priority", "hop", "wait_kind", "wait_owner", "waits_since")}),
+        ("Cancellation", {"fields": ("cancelled_by", "cancel_asked", "containment_shown")}),
         ("Times", {"fields": ("admitted", "started", "changed", "ended")}),
         ("As it was asked", {"fields": ("intent_shown", "request_digest", "manifest_shown"), "classes": ("collapse",)}),
     )
@@ -104,10 +119,39 @@ class RunAdmin(ReadOnlyAdmin):
     manifest_shown = shown.payload("manifest")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        """The list, with quarantined Runs named above it whatever is filtered (ruling 15)."""
-        found = quarantined(tenancy.visible(request)).only("id", "pattern_key", "tenant", "quarantine_reason")[:11]
-        context: Any = {**(extra_context or {}), "quarantined": list(found)}
+        """The list, with Runs that need a person named above it whatever is filtered (ruling 15)."""
+        if request.method == "POST" and request.POST.get("action") == "cancel":
+            return self._cancel(request)
+        tenants = tenancy.visible(request)
+        found = quarantined(tenants).only("id", "pattern_key", "tenant", "quarantine_reason")[:11]
+        stuck = uncontained(tenants).only("id", "pattern_key", "tenant", "status", "containment_error")[:11]
+        context: Any = {**(extra_context or {}), "quarantined": list(found), "uncontained": list(stuck)}
         return super().changelist_view(request, context)
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Whoever may cancel Runs."""
+        user: Any = request.user
+        return user.has_perm("runs.cancel_run")
+
+    @admin.action(description="Cancel selected Runs", permissions=["cancel"])
+    def cancel(self, request: HttpRequest, _queryset: QuerySet[Run]) -> HttpResponse | None:
+        """Only the choice of the list: `changelist_view` hears it before Django does."""
+        return self._cancel(request)
+
+    def _cancel(self, request: HttpRequest) -> HttpResponse:
+        """Ask once, then do it.
+
+        Django would first build the whole list, and would take "all of them" for an answer.
+        """
+        if not (self.has_view_permission(request) and self.has_cancel_permission(request)):
+            raise PermissionDenied
+        runs = list(self.get_queryset(request).filter(pk__in=cancel.selected(request)).order_by("-created_at", "-id"))
+        if not runs:
+            self.message_user(request, "Select the Runs that are to be cancelled.", messages.WARNING)
+            return HttpResponseRedirect(request.get_full_path())
+        if request.POST.get("post") != "yes":
+            return cancel.confirm(self, request, runs)
+        return cancel.carry_out(self, request, runs) or HttpResponseRedirect(request.get_full_path())
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Django's page with what surrounds the Run."""
@@ -124,7 +168,8 @@ class RunAdmin(ReadOnlyAdmin):
     @admin.display(description="status")
     def state(self, run: Run) -> SafeString:
         """In words."""
-        return shown.status(run.status, quarantined=run.quarantined_at is not None)
+        uncertain = words.unsettled(run) is not None
+        return shown.status(run.status, quarantined=run.quarantined_at is not None, uncontained=uncertain)
 
     @admin.display(description="hop")
     def hop(self, run: Run) -> int:
@@ -165,6 +210,16 @@ class RunAdmin(ReadOnlyAdmin):
     def waits_since(self, run: Run) -> SafeString:
         """When it was parked."""
         return shown.exact_moment(run.wait_since)
+
+    @admin.display(description="cancel asked")
+    def cancel_asked(self, run: Run) -> SafeString:
+        """When it was asked for."""
+        return shown.exact_moment(run.cancel_requested_at)
+
+    @admin.display(description="not stopped yet")
+    def containment_shown(self, run: Run) -> SafeString:
+        """What could not be contained."""
+        return shown.block(run.containment_error)
 
     @admin.display(description="error")
     def error_shown(self, run: Run) -> SafeString:
@@ -214,6 +269,8 @@ def _around(request: HttpRequest, run: Run) -> Around:
     return Around(
         story=words.story(run),
         quarantine=words.quarantine(run),
+        unsettled=words.unsettled(run),
+        may_cancel=run.status not in TERMINAL and user.has_perm("runs.cancel_run"),
         rest_url=_rest_url(run),
         steps=steps and steps[:STEPS],
         more_steps=steps is not None and len(steps) > STEPS,

@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Left
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
 
 from runs.states import WORDS, RunStatus
@@ -40,8 +40,8 @@ SIGNS: dict[RunStatus, str] = {
 }
 
 
-def status(value: str, *, quarantined: bool = False) -> SafeString:
-    """A Run's status by sign, word and colour; quarantine beside it."""
+def status(value: str, *, quarantined: bool = False, uncontained: bool = False) -> SafeString:
+    """A Run's status by sign, word and colour; what else must be known beside it."""
     known = RunStatus(value)
     kind = "waiting" if known.value.startswith("awaiting") else known.value
     shown = format_html(
@@ -50,10 +50,15 @@ def status(value: str, *, quarantined: bool = False) -> SafeString:
         SIGNS[known],
         WORDS[known],
     )
-    if not quarantined:
-        return shown
-    mark = '<span class="lychd-state lychd-quarantined"><span aria-hidden="true">⚑</span> quarantined</span>'
-    return format_html("{} {}", shown, mark_safe(mark))  # noqa: S308 a constant
+    if uncontained:
+        told = "not stopped yet" if known is RunStatus.CANCELLING else "failing, containment uncertain"
+        shown = _beside(shown, "⚠", told)
+    return _beside(shown, "⚑", "quarantined") if quarantined else shown
+
+
+def _beside(shown: SafeString, sign: str, told: str) -> SafeString:
+    mark = '{} <span class="lychd-state lychd-quarantined"><span aria-hidden="true">{}</span> {}</span>'
+    return format_html(mark, shown, sign, told)
 
 
 def moment(value: datetime | None) -> SafeString:

@@ -34,6 +34,32 @@ def quarantine(run: Run) -> str | None:
     return f"In quarantine for {_since(run.quarantined_at)}, nothing claims it: {_sentence(run.quarantine_reason)}"
 
 
+def unsettled(run: Run) -> str | None:
+    """What keeps the Run from its end although it is cancelling or failing; None when nothing does."""
+    if run.containment_error is None or run.status in TERMINAL:
+        return None
+    if run.status == RunStatus.CANCELLING:
+        return f"Not everything that acts for it is stopped yet. It is tried again: {_sentence(run.containment_error)}"
+    return (
+        "It has failed on its worker, but it is not certain that nothing acts for it any more. "
+        f"It becomes failed once it is: {_sentence(run.containment_error)}"
+    )
+
+
+def cancelling(run: Run) -> str:
+    """What cancelling this Run does, as it stands."""
+    status = RunStatus(run.status)
+    if status in TERMINAL:
+        return f"It is {WORDS[status]} already: nothing happens."
+    if status is RunStatus.CANCELLING:
+        return "It is being cancelled already: what could not be stopped yet is tried again now."
+    if status in PARKED:
+        return f"It is {WORDS[status]}: that is withdrawn, and no later answer brings the Run back."
+    if status is RunStatus.QUEUED:
+        return "It is queued: no worker takes it up any more."
+    return "It is at work: its worker is told to stop. What it has done outside already stays done."
+
+
 def _origin(run: Run) -> str:
     return (
         f"{run.sigil_name} asked for {run.pattern_key}, revision {run.pattern_revision}, "
@@ -46,11 +72,15 @@ def _standing(run: Run) -> str:
     if status in TERMINAL:
         took = "" if run.finished_at is None else f" after {_between(run.created_at, run.finished_at)}"
         ended = "" if run.finished_at is None else f", {_since(run.finished_at)} ago"
-        return f"{_ENDED[status]}{took}{ended}, on {hop}."
+        by = f" by {run.cancelled_by}" if status is RunStatus.CANCELLED and run.cancelled_by else ""
+        return f"{_ENDED[status]}{by}{took}{ended}, on {hop}."
     if status in PARKED:
         owner: Any = run.wait_owner
         since = "" if run.wait_since is None else f" for {_since(run.wait_since)}"
         return f"It has been {WORDS[status]} {owner}{since}, on {hop}."
+    if status is RunStatus.CANCELLING:
+        since = "" if run.cancel_requested_at is None else f" for {_since(run.cancel_requested_at)}"
+        return f"It has been cancelling{since}, asked for by {run.cancelled_by or 'nobody known'}, on {hop}."
     started = "" if run.started_at is None else f"; it started {_since(run.started_at)} ago"
     return f"It is {WORDS[status]}, on {hop} of the lane {run.queue_name} with priority {run.priority}{started}."
 

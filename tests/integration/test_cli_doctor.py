@@ -25,7 +25,7 @@ from lychd.postgres.guard import LOCK_KEY
 from runs import ids
 from runs.broker.tables import ensure_tables
 from runs.errors import PatternError
-from runs.patterns import PatternRegistry
+from runs.patterns import AnyPattern, PatternRegistry
 from runs.states import DeliveryState, RunStatus, is_terminal
 from tests.support.demo import PATTERNS, quick
 from tests.support.scripted import Answer, Script, scripted
@@ -129,9 +129,11 @@ def look(vessel_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lo
     """An examination whose registry carries on the Runs that `Desk.place` writes."""
     registry = PatternRegistry(PATTERNS)
     exact = registry.exact
-    monkeypatch.setattr(
-        registry, "exact", lambda key, revision, digest: quick if key == "p" else exact(key, revision, digest)
-    )
+
+    def known(key: str, revision: str, digest: str) -> AnyPattern:
+        return quick if key == "p" else exact(key, revision, digest)
+
+    monkeypatch.setattr(registry, "exact", known)
     monkeypatch.setattr(wiring, "registry", lambda: registry)
     return lambda: examine(a_config(), tmp_path, vessel_url)
 
@@ -261,6 +263,100 @@ def test_each_kind_of_stuck_work_is_found_with_its_runs(look: Look, desk: Desk, 
         "broker": (None, set()),
     }
     assert found(report)["quarantined"].sentence == "1 Run quarantined, waiting for a person (bad)."
+
+
+def test_what_cannot_be_stopped_is_told_at_once_with_its_reason(look: Look, desk: Desk, vessel_url: str) -> None:
+    cancelling, failing, fine = a_row(S.CANCELLING, CLAIMED), a_row(S.RUNNING, CLAIMED), a_row(S.CANCELLING, SETTLED)
+    desk.place(cancelling, failing, fine)
+    desk.execute(
+        "update runs_run set containment_error = 'Not contained: consent: it is away.' where id = any(%s)",
+        [cancelling.id, failing.id],
+    )
+    with guarded(vessel_url):
+        by_check = found(look())
+    assert set(by_check) - {"broker"} == {"uncontained", "custody"}
+    assert by_check["uncontained"].runs == (str(cancelling.id),)
+    assert by_check["custody"].runs == (str(failing.id),)
+    for check in ("uncontained", "custody"):
+        assert "(Not contained: consent: it is away.)" in by_check[check].sentence
+
+
+def test_a_quarantined_run_is_shown_even_when_it_has_ended(look: Look, desk: Desk) -> None:
+    run = a_row(S.DONE, SETTLED, quarantined=True)
+    desk.place(run)
+    assert found(look())["quarantined"].runs == (str(run.id),)
+
+
+def report_of(desk: Desk, *degraded: tuple[Row | None, str], ready: bool = False, more: int = 0) -> None:
+    """The last boot's recovery could not judge these."""
+    told = {
+        "complete": False,
+        "degraded": [{"run": str(row.id) if row else None, "reason": reason} for row, reason in degraded],
+        "degraded_more": more,
+    }
+    desk.execute(
+        "update runs_boot set report = %s::jsonb, ended_at = now(), end_reason = 'refused',"
+        " ready_at = case when %s then now() end",
+        json.dumps(told),
+        ready,
+    )
+
+
+@pytest.mark.contract("REC-19")
+def test_a_refused_start_names_each_run_with_its_reason_and_what_to_do_as_it_stands_now(look: Look, desk: Desk) -> None:
+    bad, cancelling = a_row(S.RUNNING, PENDING), a_row(S.CANCELLING, SETTLED)
+    parked, revision, mismatch = a_row(S.AWAITING_TIMER, SETTLED), a_row(S.QUEUED, PENDING), a_row(S.DONE, SETTLED)
+    dealt_with, aside, gone = a_row(S.DONE, SETTLED), a_row(S.QUEUED, PENDING, quarantined=True), a_row(S.QUEUED)
+    desk.place(bad, cancelling, parked, revision, mismatch, dealt_with, aside)
+    desk.execute("update runs_run set wait_kind = 'oracle' where id = %s", parked.id)
+    desk.execute("update runs_run set pattern_key = 'lost' where id = %s", revision.id)
+    desk.execute(
+        "insert into runs_step (id, run_id, tenant, epoch, seq, tokens_before, kind, data, meta, at)"
+        " select gen_random_uuid(), r.id, 'default', 'e', 0, 0, 'done', jsonb_build_object('status', s), '{}', now()"
+        " from (values (%s::uuid, 'done'), (%s::uuid, 'failed')) as r (id, s)",
+        dealt_with.id,
+        mismatch.id,
+    )
+    everyone = (bad, cancelling, parked, revision, mismatch, dealt_with, aside, gone)
+    report_of(
+        desk, *((row, f"reason of {row.id}\x1b") for row in everyone), (None, "waits: the server is away"), more=7
+    )
+    finding = found(look())["recovery"]
+    assert "was refused: its recovery could not judge 12 Runs. 7 more are not named here." in finding.sentence
+    named = {one.run: one for one in finding.named}
+    assert set(named) == {*(str(row.id) for row in (bad, cancelling, parked, revision, mismatch)), None}
+    assert named[str(bad.id)].reason == f"reason of {bad.id}\\x1b."
+    for row, remedy in (
+        (bad, f"Start again if the reason has gone. Or: `lychd quarantine {bad.id} --reason"),
+        (cancelling, "the cancellation is tried anew"),
+        (parked, "Install the app that brings this kind of wait (oracle) again"),
+        (revision, "Install lost 1 again"),
+        (mismatch, "only its evidence is wrong"),
+    ):
+        assert remedy in named[str(row.id)].remedy
+        assert f"`lychd quarantine {row.id} --reason '…'`" in named[str(row.id)].remedy
+    assert named[None].remedy.startswith("Repair what this names")
+
+
+def test_a_refused_start_whose_runs_were_dealt_with_is_a_fact_and_no_finding(look: Look, desk: Desk) -> None:
+    aside = a_row(S.QUEUED, PENDING, quarantined=True)
+    desk.place(aside)
+    report_of(desk, (aside, "it was bad"))
+    report = look()
+    assert set(found(report)) == {"quarantined"}
+    assert report.facts["recovery"].endswith("start again")
+
+
+def test_a_vessel_of_the_memory_profile_that_started_nevertheless_is_told_while_it_runs(
+    look: Look, desk: Desk, vessel_url: str
+) -> None:
+    bad = a_row(S.CANCELLING, SETTLED)
+    desk.place(bad)
+    report_of(desk, (bad, "it was bad"), ready=True)
+    assert "recovery" not in found(look())
+    desk.execute("update runs_boot set ended_at = null")
+    with guarded(vessel_url):
+        assert "started although its recovery could not judge 1 Run" in found(look())["recovery"].sentence
 
 
 def test_many_are_counted_and_some_are_named(look: Look, desk: Desk) -> None:

@@ -29,8 +29,7 @@ def events_of(lines: list[Json]) -> list[Json]:
 
 def test_everything_that_a_user_does_first(home: Home) -> None:
     with home.vessel() as vessel:
-        (pattern,) = home.json("patterns")["items"]
-        assert (pattern["key"], pattern["revision"]) == ("talk", "1")
+        assert {(one["key"], one["revision"]) for one in home.json("patterns")["items"]} >= {("talk", "1")}
         code, out, _ = home.lychd("patterns", "talk")
         assert (code, "└─ → say" in out, '"lines"' in out) == (0, True, True)
 
@@ -91,7 +90,7 @@ def test_live_or_late_every_stored_event_comes_once_and_in_order(home: Home) -> 
         }
 
 
-@pytest.mark.contract("BYD-12", "SHUT-3")
+@pytest.mark.contract("BYD-12")
 def test_a_follower_outlives_a_restart_of_the_vessel_and_misses_nothing(home: Home) -> None:
     go = home.data / "go"
     asked = json.dumps({"lines": 40, "wait_for": str(go)})

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.commands import Ended
 
 ROOT = Path(__file__).parents[2]
 
 type Lychd = Callable[..., Ended]
-
-
-@dataclass
-class Ended:
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lychd.__main__ import main
-from tests.support.cli import ROOT, Ended, Lychd, environment
+from tests.support.cli import ROOT, Lychd, environment
+from tests.support.commands import Ended, lychd_here
 from tests.support.scripted import Script, scripted
 
 
@@ -27,23 +26,12 @@ def url(script: Script) -> Iterator[str]:
 
 
 @pytest.fixture
-def lychd(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lychd:
+def lychd(url: str, tmp_path: Path) -> Lychd:
     """The console script's function, in this process."""
 
     def run(*words: str, env: dict[str, str] | None = None, given: str = "") -> Ended:
-        known = {"LYCHD_URL": url, "LYCHD_TOKEN": "secret", "LYCHD_DATA": str(tmp_path)} if env is None else env
-        with monkeypatch.context() as patch:
-            for name in ("LYCHD_URL", "LYCHD_TOKEN", "LYCHD_DATA"):
-                patch.setenv(name, known.get(name, ""))
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
-            patch.setattr(sys, "argv", ["lychd", *words])
-            try:
-                main()
-                code = 0
-            except SystemExit as ended:
-                code = int(str(ended.code))
-        out, err = capsys.readouterr()
-        return Ended(code, out, err)
+        known = {"LYCHD_URL": url, "LYCHD_TOKEN": "secret"} if env is None else env
+        return lychd_here(*words, env={"LYCHD_DATA": str(tmp_path), **known}, given=given)
 
     return run
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from lychd.__main__ import main
+from tests.support.commands import lychd_here
 from tests.support.waiting import eventually_sync
 
 ROOT = Path(__file__).parents[2]
@@ -54,23 +51,12 @@ class Home:
     def lychd(self, *words: str) -> tuple[int, str, str]:
         """Run a command to its end: code, output, trouble. Clients run in this process, which is quicker."""
         if words[0] not in OF_THE_DATABASE:
-            return self._here(*words)
+            words = (*words, "--data", str(self.data))
+            ended = lychd_here(*words, env={"LYCHD_DATA": str(self.data), "LYCHD_TOKEN": self.token})
+            return ended.returncode, ended.stdout, ended.stderr
         with self.start(*words) as process:
             out, err = process.communicate(timeout=60)
         return process.returncode, out, err
-
-    def _here(self, *words: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-            for name, value in {"LYCHD_URL": "", "LYCHD_TOKEN": self.token, "LYCHD_DATA": str(self.data)}.items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["lychd", *words, "--data", str(self.data)])
-            try:
-                main()
-                code = 0
-            except SystemExit as ended:
-                code = int(str(ended.code))
-        return code, out.getvalue(), err.getvalue()
 
     def json(self, *words: str) -> Any:
         """The one document of a command that must succeed."""

@@ -49,7 +49,10 @@ def _tell(out: Output, report: Report) -> None:
     out.line()
     for finding in report.findings:
         out.line(("✗ ", "red"), (f"{finding.check}: ", "bold"), f"{harmless(finding.sentence, 1000)} {finding.remedy}")
-        if finding.runs:
+        for one in finding.named:
+            where = f"{one.run}: " if one.run else ""
+            out.line(f"    {where}{harmless(one.reason, 1000)} {one.remedy}")
+        if finding.runs and not finding.named:
             more = ", …" if (finding.count or 0) > len(finding.runs) else ""
             out.line(("    ", ""), (f"{', '.join(finding.runs)}{more}", "dim"))
     if report.ok:

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from lychd.sigils import rights, tokens
 from lychd.sigils.models import Sigil, User
-from lychd.sigils.operator import USERNAME
+from lychd.sigils.operator import person
 from runs.authority import Scope
 from runs.errors import LychdError, NotFound
 
@@ -126,21 +126,15 @@ class Command(BaseCommand):
 
 
 def _owner(username: str | None) -> User:
-    """The named person, else `operator`, else the only superuser.
+    """The named person, else who acts for this machine.
 
     Raises:
         NotFound: there is no such person, or nobody stands out.
     """
-    if username is not None:
-        named = User.objects.filter(username=username).first()
-        if named is None:
-            raise NotFound(f"There is no user {username}.")
-        return named
-    superusers = list(User.objects.filter(is_superuser=True, is_active=True).order_by("date_joined", "id")[:2])
-    chosen = User.objects.filter(username=USERNAME).first() or (superusers[0] if len(superusers) == 1 else None)
-    if chosen is None:
-        raise NotFound("Name the Sigil's owner with --owner USERNAME.")
-    return chosen
+    try:
+        return person(username)
+    except NotFound as error:
+        raise error if username is not None else NotFound("Name the Sigil's owner with --owner USERNAME.") from error
 
 
 def _facts(sigil: Sigil) -> dict[str, Any]:
