@@ -32,7 +32,6 @@ class Admission:
     source: str
     surface: str
     sigil_id: uuid.UUID | None
-    user_id: uuid.UUID | None
     sigil_name: str
     scopes: tuple[str, ...]
     intent_json: str
@@ -46,6 +45,7 @@ class Admission:
     boot_id: uuid.UUID | None
     ancestor_id: uuid.UUID | None = None
     seq: int = 0
+    user_id: uuid.UUID | None = None
 
 
 COLUMNS = (

@@ -36,12 +36,18 @@ class Report:
     notes: list[str] = field(default_factory=list[str])
     seconds: float = 0.0
     _told: float = 0.0
+    _named: set[uuid.UUID] = field(default_factory=set[uuid.UUID])
 
     def degrade(self, run_id: uuid.UUID | None, error: object) -> None:
         """Note that a Run, or with None the pass itself, could not be judged."""
         detail = error.detail if isinstance(error, LychdError) else first_line(error)
         if isinstance(error, Exception) and not isinstance(error, LychdError):
             detail = f"{type(error).__name__}: {detail}"
+        if run_id is not None and run_id in self._named:
+            # The same trouble, met again by a later part of the pass.
+            return
+        if run_id is not None:
+            self._named.add(run_id)
         log.error("recovery.degraded", run=str(run_id) if run_id else None, reason=detail)
         if len(self.degraded) < MOST_NAMED:
             self.degraded.append((run_id, detail))

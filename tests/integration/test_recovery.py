@@ -1,4 +1,4 @@
-"""Startup reconciliation: what an earlier boot left open becomes what its record allows, and nothing is guessed (REC)."""
+"""Startup reconciliation: what an earlier boot left open becomes what its record allows; nothing is guessed (REC)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runs.recovery.report import Report as Recovered
 from runs.recovery.startup import Startup
 from runs.waits import WaitKind
 from tests.support.delegates import AwaitJob, Delegates, Faulty, job_table
-from tests.support.vessel_parts import Build, Latch, Note, Parts, Report, Tally, echo, solo
+from tests.support.vessel_parts import Build, Latch, Note, Parts, Report, Tally, a_caller, asks, echo, solo
 
 pytest_plugins = ["tests.support.vessel_parts_fixtures"]
 
@@ -88,7 +88,7 @@ async def died(parts: Parts, pattern: str, at: str, *, pass_by: int = 0) -> uuid
 
     remove = seams.install(at, stop)
     task = asyncio.create_task(parts.perform(run_id))
-    _dead.append(task)
+    _dead.append((task, latch))
     try:
         await latch.arrived()
     finally:
@@ -97,17 +97,24 @@ async def died(parts: Parts, pattern: str, at: str, *, pass_by: int = 0) -> uuid
 
 
 # Workers of "dead" processes; they stand at their seam until the test's loop ends.
-_dead: list[asyncio.Task[Any]] = []
+_dead: list[tuple[asyncio.Task[Any], Latch]] = []
+
+
+async def bury() -> None:
+    """Let the stopped workers go on, cancelled; what they try to write must lose."""
+    for task, latch in _dead:
+        task.cancel()
+        latch.release.set()
+    await asyncio.gather(*(task for task, _ in _dead), return_exceptions=True)
+    _dead.clear()
 
 
 @pytest.fixture(autouse=True)
-async def buried() -> AsyncGenerator[None]:
-    """The stopped workers are ended with the test, and may not write anything any more."""
-    yield
-    for task in _dead:
-        task.cancel()
-    await asyncio.gather(*_dead, return_exceptions=True)
+async def buried(build: Build) -> AsyncGenerator[None]:
+    """The stopped workers are ended with the test, while what they use is still open."""
     _dead.clear()
+    yield
+    await bury()
 
 
 @asynccontextmanager
@@ -222,7 +229,8 @@ async def test_s145_a_checkpoint_that_names_an_older_consent_parks_nothing_and_a
         "insert into consents_consent (id, run_id, tenant, node, visit, pattern_key, sigil_name, title, body, facts,"
         ' risk, digest, permission, "group", quorum, self_approval, status, requested_at, comment, policy_digest)'
         " select gen_random_uuid(), run_id, tenant, node, 9, pattern_key, sigil_name, title, body, facts, risk, digest,"
-        " permission, \"group\", quorum, self_approval, 'pending', now(), '', '' from consents_consent where run_id = %s",
+        " permission, \"group\", quorum, self_approval, 'pending', now(), '', ''"
+        " from consents_consent where run_id = %s",
         run_id,
     )
     async with as_dead(first, run_id):
@@ -264,8 +272,7 @@ async def test_s149_s066_what_cannot_be_contained_is_not_failed_and_degrades(bui
 async def test_s150_a_held_admission_is_refused(build: Build) -> None:
     first = await build()
     latch = Latch()
-    task = asyncio.create_task(first.submit(retain=latch))
-    _dead.append(task)
+    _dead.append((asyncio.create_task(first.engine.submit(a_caller(), asks(), latch)), latch))
     await latch.arrived()
     (row,) = await first.rows("select id from runs_run")
     second, report = await again(build)
@@ -504,9 +511,7 @@ async def test_a_stale_worker_of_the_earlier_boot_writes_nothing_any_more(build:
     first = await build(walk(safe=True))
     run_id = await died(first, "walk", "drive.checkpointed")
     await again(build, walk(safe=True))
-    dead = _dead.pop()
-    dead.cancel()
-    await asyncio.gather(dead, return_exceptions=True)
+    await bury()
     run = await first.run(run_id)
     assert (run["status"], run["enqueue_seq"]) == ("queued", 1)
     outcome = await first.ledger.run(CLAIM, Claim(run_id, 1, uuid.uuid4(), first.boot_id))
