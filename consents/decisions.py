@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consents.models import ConsentStatus
+from runs import payloads
 from runs.errors import Conflict, Forbidden, NotFound, TooLarge
 from runs.ledger.script import Script, Statement
 
@@ -83,7 +84,7 @@ for no key update
 
 EXPIRE = """
 update consents_consent
-set status = 'expired', decided_by = 'clock', decided_at = now(), surface = 'relay'
+set status = 'expired', decided_by = 'clock', decided_at = now(), surface = 'relay', updated_at = now()
 where id = %(id)s::uuid and status = 'pending' returning id
 """
 
@@ -99,10 +100,12 @@ MINE = "select granted from consents_consentvote where consent_id = %(id)s::uuid
 
 GRANTS = "select count(*) from consents_consentvote where consent_id = %(id)s::uuid and granted"
 
+TOUCH = "update consents_consent set updated_at = now() where id = %(id)s::uuid returning id"
+
 SETTLE = """
 update consents_consent
 set status = %(status)s::text, decided_by = %(name)s::text, decided_at = now(), surface = %(surface)s::text,
-    comment = %(comment)s::text
+    comment = %(comment)s::text, updated_at = now()
 where id = %(id)s::uuid and status = 'pending'
 returning id
 """
@@ -117,12 +120,12 @@ def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
     Raises:
         NotFound: there is no such Consent in the voter's tenants.
         Forbidden: the voter may not decide this one, and why.
-        TooLarge: the comment is too long.
+        TooLarge: the comment is too long. Invalid: it cannot be stored.
     """
     if len(vote.comment) > COMMENT_LIMIT:
-        raise TooLarge(f"A comment has at most {COMMENT_LIMIT:,} characters.")
-    if "\0" in vote.comment:
-        raise TooLarge("A comment cannot hold a NUL character.")
+        error = {"pointer": "/comment", "detail": f"has at most {COMMENT_LIMIT:,} characters", "code": "too_large"}
+        raise TooLarge(f"A comment has at most {COMMENT_LIMIT:,} characters.", errors=[error])
+    payloads.check(vote.comment, "comment")
     key = {"id": str(vote.consent_id), "user": str(voter.user_id)}
     found = yield Statement(LOCK, key)
     if not found or found[0][1] not in voter.tenants:
@@ -132,7 +135,8 @@ def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
     wanted = ConsentStatus.GRANTED if vote.grant else ConsentStatus.DENIED
     if status != ConsentStatus.PENDING:
         if status == wanted:
-            return Decided(vote.consent_id, run_id, wanted, changed=False, grants=0, quorum=quorum)
+            grants = (yield Statement(GRANTS, key))[0][0]
+            return Decided(vote.consent_id, run_id, wanted, changed=False, grants=grants, quorum=quorum)
         return AlreadySettled(f"It was {status} by {by} at {at:%Y-%m-%d %H:%M:%S} UTC; that stands.", status=status)
     if due:
         yield Statement(EXPIRE, key)
@@ -148,7 +152,8 @@ def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
         "digest": digest,
         "status": wanted.value,
     }
-    if not (yield Statement(VOTE, params)):
+    voted = bool((yield Statement(VOTE, params)))
+    if not voted:
         mine = yield Statement(MINE, key)
         if mine and mine[0][0] != vote.grant:
             return AlreadyVoted()
@@ -156,7 +161,8 @@ def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
     if not vote.grant or grants >= quorum:
         yield Statement(SETTLE, params)
         return Decided(vote.consent_id, run_id, wanted, changed=True, grants=grants, quorum=quorum)
-    return Decided(vote.consent_id, run_id, ConsentStatus.PENDING, changed=True, grants=grants, quorum=quorum)
+    yield Statement(TOUCH, key)
+    return Decided(vote.consent_id, run_id, ConsentStatus.PENDING, changed=voted, grants=grants, quorum=quorum)
 
 
 def _authorise(voter: Voter, permission: str, group: str, *, self_approval: bool, asked_by: Any) -> None:

@@ -1,6 +1,6 @@
 """resume: AWAITING_… → QUEUED with the next hop PENDING in resume mode, proved on the exact owner (WAIT-5..WAIT-8).
 
-The Run is locked before its owner. `pg_notify` in the same transaction tells the Vessel, whichever surface this runs on
+The Run is locked before its owner. A surface without a broker leaves a word for the Vessel in the same transaction
 (ruling 30). The verdict itself was committed before, in a transaction of its own (ruling 5).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from runs.ledger.notify import CHANNEL, NOTIFY
 from runs.ledger.outcomes import Lost, Outcome, Reason, Won
 from runs.ledger.script import Script, Statement
 from runs.states import RunStatus
@@ -16,7 +17,10 @@ from runs.states import RunStatus
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A parked Run whose owner has answered; `proof` is the kind's `resume_proof`."""
+    """A parked Run whose owner has answered; `proof` is the kind's `resume_proof`.
+
+    `boot_id` is of the Vessel that publishes the hop itself; None for a surface without a broker.
+    """
 
     run_id: uuid.UUID
     status: RunStatus
@@ -34,6 +38,7 @@ class Resumed:
     seq: int
     queue: str
     priority: int
+    tenant: str
 
 
 LOCK = """
@@ -43,6 +48,8 @@ where r.id = %(run)s::uuid
   and r.status = %(status)s::text
   and r.wait_kind = %(kind)s::text
   and r.wait_owner = %(owner)s::uuid
+  and r.road = 'vessel'
+  and r.quarantined_at is null
   and (%(boot)s::uuid is null or exists (select 1 from runs_vesselslot v where v.boot_id = %(boot)s::uuid))
 for no key update of r
 """
@@ -59,10 +66,8 @@ with run as (
 insert into runs_rundelivery (
     run_id, tenant, enqueue_seq, queue_name, priority, resume, state, publish_attempts, created_at, updated_at)
 select id, tenant, enqueue_seq, queue_name, priority, true, 'pending', 0, now(), now() from run
-returning enqueue_seq, queue_name, priority
+returning enqueue_seq, queue_name, priority, tenant
 """
-
-NOTIFY = "select pg_notify('lychd_hops', %(run)s::text)"
 
 
 def resume(request: Resume) -> Script[Outcome[Resumed]]:
@@ -84,6 +89,7 @@ def resume(request: Resume) -> Script[Outcome[Resumed]]:
     if not (yield Statement(request.proof, params)):
         return Lost(Reason.NO_OWNER, None)
     rows = yield Statement(RESUME, params)
-    seq, queue, priority = rows[0]
-    yield Statement(NOTIFY, params)
-    return Won(Resumed(request.run_id, seq, queue, priority))
+    seq, queue, priority, tenant = rows[0]
+    if request.boot_id is None:
+        yield Statement(NOTIFY, {"channel": CHANNEL, "run": str(request.run_id)})
+    return Won(Resumed(request.run_id, seq, queue, priority, tenant))

@@ -212,6 +212,7 @@ class LedgerDesk:
                 source="cli",
                 surface="rest",
                 sigil_id=None,
+                user_id=None,
                 sigil_name="op",
                 scopes=("runs:read", "runs:submit"),
                 intent_json="{}",
