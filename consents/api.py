@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.utils.http import parse_etags
@@ -12,14 +12,14 @@ from pydantic import Field
 
 from consents import rows, schemas
 from consents.deciding import decide_here
-from consents.decisions import Vote
+from consents.decisions import Vote, authorise
 from consents.models import ConsentStatus
 from consents.people import voter_behind
 from consents.rows import ConsentFilter, ConsentRow
 from runs import paging
 from runs.api.request import Served, allowed, answer, problems
-from runs.authority import Scope
-from runs.errors import Conflict, NotFound
+from runs.authority import Caller, Scope
+from runs.errors import Conflict, Forbidden, NotFound
 from runs.ledger.ledger import Ledger
 from runs.paging import Cursor
 
@@ -75,18 +75,22 @@ async def listing(
 @router.get(
     "/consents/{consent_id}",
     summary="One Consent",
-    response={200: schemas.Consent, 304: None, **problems(404, 422, 503)},
+    response={200: schemas.OneConsent, 304: None, **problems(404, 422, 503)},
 )
 async def one(request: HttpRequest, consent_id: uuid.UUID) -> HttpResponse:
-    """One Consent, with a weak `ETag`; with `If-None-Match` 304 as long as nothing has changed."""
+    """One Consent, with a weak `ETag`; with `If-None-Match` 304 as long as nothing has changed.
+
+    `you` says whether the caller may decide it, as the rights are at this moment.
+    """
     caller, vessel = allowed(request, Scope.CONSENTS_READ)
     row = await _row(vessel, consent_id, caller.tenant)
-    etag = f'W/"{row.status}-{row.updated_at.timestamp():.6f}"'
+    you = await _you(vessel, caller, row)
+    etag = f'W/"{row.status}-{row.updated_at.timestamp():.6f}-{int(you["may_decide"])}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     known: list[str] = parse_etags(request.headers.get("If-None-Match", ""))
     if etag in known or "*" in known:
         return HttpResponseNotModified(headers=headers)
-    return answer(row.to_json(), 200, headers)
+    return answer({**row.to_json(), "you": you}, 200, headers)
 
 
 @router.post(
@@ -103,7 +107,7 @@ async def decision(request: HttpRequest, consent_id: uuid.UUID, body: schemas.De
     """
     caller, served = allowed(request, Scope.CONSENTS_DECIDE)
     vessel = cast("Deciding", served)
-    voter = await voter_behind(caller)
+    voter = await voter_behind(vessel.reads, caller)
     vote = Vote(consent_id, body.verdict == "grant", caller.surface.value, body.comment, body.digest)
     try:
         await decide_here(vessel.ledger, vessel.engine, voter, vote)
@@ -111,6 +115,16 @@ async def decision(request: HttpRequest, consent_id: uuid.UUID, body: schemas.De
         error.facts["consent"] = (await _row(vessel, consent_id, caller.tenant)).to_json()
         raise
     return answer((await _row(vessel, consent_id, caller.tenant)).to_json())
+
+
+async def _you(vessel: Served, caller: Caller, row: ConsentRow) -> dict[str, Any]:
+    try:
+        caller.require(Scope.CONSENTS_DECIDE)
+        voter = await voter_behind(vessel.reads, caller)
+        authorise(voter, row.permission, row.group, self_approval=row.self_approval, asked_by=row.asked_by)
+    except Forbidden as error:
+        return {"may_decide": False, "why_not": error.detail}
+    return {"may_decide": row.status == ConsentStatus.PENDING, "why_not": None}
 
 
 async def _row(vessel: Served, consent_id: uuid.UUID, tenant: str) -> ConsentRow:

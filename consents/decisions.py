@@ -131,7 +131,7 @@ def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
     if not found or found[0][1] not in voter.tenants:
         raise NotFound("There is no such Consent.")
     run_id, _, status, digest, permission, group, quorum, self_approval, asked_by, due, by, at = found[0]
-    _authorise(voter, permission, group, self_approval=self_approval, asked_by=asked_by)
+    authorise(voter, permission, group, self_approval=self_approval, asked_by=asked_by)
     wanted = ConsentStatus.GRANTED if vote.grant else ConsentStatus.DENIED
     if status != ConsentStatus.PENDING:
         if status == wanted:
@@ -165,7 +165,12 @@ def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
     return Decided(vote.consent_id, run_id, ConsentStatus.PENDING, changed=voted, grants=grants, quorum=quorum)
 
 
-def _authorise(voter: Voter, permission: str, group: str, *, self_approval: bool, asked_by: Any) -> None:
+def authorise(voter: Voter, permission: str, group: str, *, self_approval: bool, asked_by: Any) -> None:
+    """Whether this person may decide a Consent that asks for this much; its status is not looked at.
+
+    Raises:
+        Forbidden: they may not, and what is missing.
+    """
     if not voter.may(DECIDE):
         raise Forbidden(f"{voter.name} may not decide Consents ({DECIDE}).")
     if permission and not voter.may(permission):

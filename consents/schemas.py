@@ -31,6 +31,13 @@ class Requires(Schema):
     quorum: int
 
 
+class You(Schema):
+    """The caller, as far as this Consent is concerned."""
+
+    may_decide: bool
+    why_not: str | None
+
+
 class Consent(Schema):
     """A question of a Run, and the receipt of its answer."""
 
@@ -57,6 +64,12 @@ class Consent(Schema):
     self_approval: bool
     sigil: str
     updated_at: datetime
+
+
+class OneConsent(Consent):
+    """A Consent, and whether the caller may decide it."""
+
+    you: You
 
 
 class ConsentPage(Schema):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Any
 
+from lychd.cli.answering import at_terminal
 from lychd.cli.command import Exit
 from lychd.cli.connection import Connection
 from lychd.cli.output import Output, status_style
@@ -35,7 +36,7 @@ async def follow(
     cursor: str | None = None,
     patience: float = PATIENCE_SECONDS,
 ) -> int:
-    """Show a Run until it ends.
+    """Show a Run until it ends; what it asks can be answered where a person sits at the terminal.
 
     Args:
         run: as it was when following began.
@@ -49,12 +50,15 @@ async def follow(
     Cancellation: the terminal is left as it was; the Run goes on.
     """
     view = view_for(out)
+    answering = at_terminal(client, connection, out) if wait else None
     _begin(out, run)
     status: str | None = None
     try:
         async with aclosing(client.follow(run["id"], cursor=cursor, patience=patience)) as messages:
             async for message in messages:
                 view.show(message)
+                if answering is not None:
+                    await answering.hear(message)
                 if isinstance(message, Lost):
                     await client.move(connection.where_now())
                 elif isinstance(message, End):
@@ -66,6 +70,8 @@ async def follow(
                         status = now["status"]
                         break
     finally:
+        if answering is not None:
+            await answering.close()
         view.close()
     final = await client.run(run["id"])
     _end(out, final, str(status))
