@@ -12,11 +12,18 @@ import httpx2
 import pytest
 from pydantic import TypeAdapter
 
+from consents.decisions import Vote
+from consents.decisions import decide as verdict_of
 from consents.schemas import Consent, ConsentPage, OneConsent
 from runs.authority import Scope
+from runs.ledger.ledger import Ledger, ScriptFactory
+from runs.ledger.outcomes import Won
+from runs.ledger.resume import Resume, resume
 from runs.patterns.verdict import shown_digest
+from runs.relays.delivery import DeliveryRelay
+from runs.relays.waits import WaitRelay
 from tests.support import vessel as vessels
-from tests.support.asking import effects
+from tests.support.asking import KIND, a_voter, effects
 from tests.support.vessel import Door, closed, heard, running_vessel
 from tests.support.waiting import eventually
 
@@ -314,3 +321,40 @@ async def test_a_follower_who_comes_late_is_told_what_the_run_waits_for(door: Do
         resync = await heard(socket)
         assert [one["id"] for one in resync["snapshot"]["consents"]] == [found["id"]]
         await socket.disconnect()
+
+
+@pytest.fixture
+def no_relays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nets are away: what gets through took the road."""
+
+    async def nothing(_: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(WaitRelay, "tick", nothing)
+    monkeypatch.setattr(DeliveryRelay, "tick", nothing)
+
+
+@pytest.mark.contract("BYD-9")
+async def test_a_verdict_over_rest_needs_no_relay_to_bring_the_run_back(no_relays: None, door: Door) -> None:
+    async with door.client() as client:
+        found = await asked(door, client)
+        await decide(client, found["id"])
+        assert (await ended(door, found["run"]))["did"] == ["a"]
+
+
+@pytest.mark.contract("BYD-9")
+async def test_a_verdict_on_a_surface_without_a_broker_is_heard_at_once(no_relays: None, door: Door) -> None:
+    """The admin's road: verdict, then the return with a word for the Vessel, each in a transaction of its own."""
+    async with door.client() as client:
+        found = await asked(door, client)
+    consent_id, run_id = uuid.UUID(found["id"]), uuid.UUID(found["run"])
+    user = await door.eyes.one("select id from sigils_user where username = 'owner of tester'")
+    surface = Ledger(door.vessel.conninfo)
+    try:
+        vote = Vote(consent_id, True, "admin")
+        await surface.script(ScriptFactory[Any](verdict_of, a_voter("anna", user_id=user), vote))
+        request = Resume(run_id, KIND.status, KIND.name, consent_id, KIND.resume_proof)
+        assert isinstance(await surface.script(ScriptFactory[Any](resume, request)), Won)
+    finally:
+        await surface.close()
+    assert (await ended(door, found["run"]))["did"] == ["a"]
