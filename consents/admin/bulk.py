@@ -26,11 +26,12 @@ from consents.admin.verdicts import Result, decide_each
 from consents.decisions import COMMENT_LIMIT, Vote
 from consents.models import Consent, ConsentStatus
 from consents.people import voter_of
-from runs.errors import Unknown
+from runs.errors import Invalid, Unknown
 
 MOST = 500
 MOST_TOLD = 10
 EXCERPT = 400
+_NEEDED = ("id", "run", "tenant", "title", "permission", "group", "quorum", "self_approval", "asked_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +71,16 @@ def act(page: Any, request: HttpRequest, queryset: QuerySet[Consent], *, grant: 
     if request.POST.get("post") != "yes":
         return _confirm(page, request, queryset, grant=grant)
     comment = request.POST.get("comment", "")
-    if len(comment) > COMMENT_LIMIT:
-        text = f"A comment has at most {COMMENT_LIMIT:,} characters, not {len(comment):,}. Nothing was decided."
-        messages.error(request, text)
-        return _confirm(page, request, queryset, grant=grant, comment=comment[:COMMENT_LIMIT], status=422)
     shown = _digests(request)
-    found = {
-        consent.pk: consent
-        for consent in queryset.select_related(None).only("id", "run", "tenant", "title").order_by("run_id", "id")
-    }
+    found = {consent.pk: consent for consent in queryset.select_related(None).only(*_NEEDED).order_by("run_id", "id")}
     # A Consent whose digest the page did not carry was not shown; it is refused like one that changed since.
-    votes = [Vote(pk, grant, "admin", comment, shown.get(str(pk), "")) for pk in found]
+    votes = [(consent, Vote(pk, grant, "admin", comment, shown.get(str(pk), ""))) for pk, consent in found.items()]
     who = voter_of(request.user, {consent.tenant for consent in found.values()})
-    results = decide_each(who, votes)
+    try:
+        results = decide_each(who, votes)
+    except Invalid as error:
+        messages.error(request, f"{error.detail} Nothing was decided.")
+        return _confirm(page, request, queryset, grant=grant, comment=comment[:COMMENT_LIMIT], status=error.status)
     note(
         request,
         [
