@@ -96,7 +96,7 @@ async def one(request: HttpRequest, consent_id: uuid.UUID) -> HttpResponse:
 @router.post(
     "/consents/{consent_id}/decision",
     summary="Decide",
-    response={200: schemas.Consent, **problems(400, 404, 409, 413, 422, 503)},
+    response={200: schemas.Consent, **problems(400, 404, 409, 413, 415, 422, 503)},
 )
 async def decision(request: HttpRequest, consent_id: uuid.UUID, body: schemas.Decision) -> HttpResponse:
     """Grant or deny. Repeating the same is 200; the opposite of a settled one is 409 with the Consent as `consent`.

@@ -20,23 +20,39 @@ class LychdAdminSite(AdminSite):
     index_title = "Operations"
 
     def index(self, request: HttpRequest, extra_context: Any = None) -> TemplateResponse:
-        """The front page: which Vessel holds the database, and the Runs that need a person."""
+        """The front page: which Vessel holds the database, and what needs a person."""
         return super().index(request, {**(extra_context or {}), **_standing(request)})
 
 
 def _standing(request: HttpRequest) -> dict[str, Any]:
     # The site is made while apps are still loading; models exist only by the time somebody asks for a page.
+    from consents.models import Consent, ConsentStatus
     from runs.admin import tenancy
     from runs.admin.filters import quarantined
     from runs.models import VesselSlot
 
     user: Any = request.user
-    found: dict[str, Any] = {"needs": None, "vessel": None, "sees_vessel": user.has_perm("runs.view_boot")}
+    found: dict[str, Any] = {
+        "needs": None,
+        "questions": None,
+        "vessel": None,
+        "sees_vessel": user.has_perm("runs.view_boot"),
+    }
     if found["sees_vessel"]:
         found["vessel"] = VesselSlot.objects.select_related("boot").defer("boot__report").first()
     if user.has_perm("runs.view_run"):
         runs = quarantined(tenancy.visible(request)).only("id", "pattern_key", "tenant", "quarantine_reason")
         found["needs"] = list(runs[: MOST_NAMED + 1])
+    if user.has_perm("consents.decide_consent"):
+        # Along an index that begins with the tenant, a few of each.
+        waiting: list[Consent] = []
+        for tenant in tenancy.choices(request):
+            pending = Consent.objects.filter(tenant=tenant, status=ConsentStatus.PENDING.value)
+            newest = pending.only("id", "title", "risk", "requested_at").order_by("-requested_at", "-id")
+            waiting += newest[: MOST_NAMED + 1 - len(waiting)]
+            if len(waiting) > MOST_NAMED:
+                break
+        found["questions"] = waiting
     return found
 
 

@@ -67,7 +67,7 @@ class ConsentAdmin(ReadOnlyAdmin):
     open_payloads = ("facts", "effect")
     actions = ("grant_selected", "deny_selected")
     actions_selection_counter = True
-    list_display = ("asked", "risk_shown", "state", "of_run", "pattern_key", "age", "expires", "answered")
+    list_display = ("asked", "risk_shown", "state", "pattern", "of_run", "age", "expires")
     list_filter = (StatusFilter, RiskFilter, TenantFilter, PatternFilter)
     search_help_text = "An id, or exactly: id: run: pattern: sigil: tenant:"
     change_list_template = "admin/consents/consent/change_list.html"
@@ -177,8 +177,14 @@ class ConsentAdmin(ReadOnlyAdmin):
 
     @admin.display(description="status")
     def state(self, row: Consent) -> SafeString:
-        """As of now."""
-        return look.status(standing(row))
+        """As of now, and whose verdict it is."""
+        shown_status = look.status(standing(row), brief=True)
+        return format_html("{} by {}", shown_status, values.plain(row.decided_by)) if row.decided_by else shown_status
+
+    @admin.display(description="Pattern")
+    def pattern(self, row: Consent) -> str:
+        """Of which Pattern the Run is."""
+        return row.pattern_key
 
     @admin.display(description="Run")
     def of_run(self, row: Any) -> SafeString:
@@ -195,11 +201,6 @@ class ConsentAdmin(ReadOnlyAdmin):
     def expires(self, row: Consent) -> SafeString:
         """When the answer becomes no by itself."""
         return look.expiry(row)
-
-    @admin.display(description="answered by")
-    def answered(self, row: Consent) -> str | SafeString:
-        """Whose verdict it is."""
-        return row.decided_by or shown.NOTHING
 
     def _page(
         self, request: HttpRequest, object_id: str, notice: Notice | None = None, comment: str = ""

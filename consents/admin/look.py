@@ -34,12 +34,13 @@ def risk(value: str) -> SafeString:
     )
 
 
-def status(value: str) -> SafeString:
-    """The status in words."""
+def status(value: str, *, brief: bool = False) -> SafeString:
+    """The status in words, or in one."""
     known = ConsentStatus(value)
     sign, colour = STATUS_LOOKS[known]
+    words = "waiting" if brief and known == ConsentStatus.PENDING else WORDS[known]
     return format_html(
-        '<span class="lychd-state lychd-{}"><span aria-hidden="true">{}</span> {}</span>', colour, sign, WORDS[known]
+        '<span class="lychd-state lychd-{}"><span aria-hidden="true">{}</span> {}</span>', colour, sign, words
     )
 
 

@@ -191,7 +191,7 @@ def _next_node(consent: Any) -> str | None:
 
 
 def _on_yes(consent: Any, node: str | None, grants: int) -> list[str]:
-    where = f" in its node {node}" if node else ""
+    where = f" in its node “{node}”" if node else ""
     told = [f"The Run goes on at once{where}."]
     if consent.quorum > 1:
         missing = consent.quorum - grants
@@ -200,7 +200,7 @@ def _on_yes(consent: Any, node: str | None, grants: int) -> list[str]:
             told[0] if missing == 1 else f"With {missing - 1} more after yours, the Run goes on{where}.",
         ]
     told.append(
-        "What you approve is exactly the effect below. The Run can compare with it what it is about to do."
+        "You approve exactly the effect that is listed here, and the Run can compare it with what it is about to do."
         if consent.effect_text is not None
         else "The Pattern names no exact effect: what you approve is the question as it stands here."
     )
@@ -208,7 +208,7 @@ def _on_yes(consent: Any, node: str | None, grants: int) -> list[str]:
 
 
 def _on_no(node: str | None) -> list[str]:
-    where = f" in its node {node}" if node else ""
+    where = f" in its node “{node}”" if node else ""
     return [
         f"The Run goes on at once{where}, and is told no, by whom, and your comment.",
         "Nothing that is asked for here is approved; what the Pattern does without it is its own matter.",

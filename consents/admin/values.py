@@ -16,10 +16,12 @@ from typing import Any, cast
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from runs.admin.shown import size as shown_size
+
 # Above so many parts a table is no help to anybody; the value is then shown as JSON text.
 MOST_PARTS = 5_000
 DEEPEST = 6
-SHOWN_ITEMS = 50
+SHOWN_ITEMS = 20
 LONG_TEXT = 2_000
 WIDEST_TABLE = 8
 MOST_INDENTED = 12
@@ -104,10 +106,26 @@ def _table(value: dict[str, Any], depth: int) -> SafeString:
         return _change(before, after)
     rows = format_html_join(
         "",
-        '<tr><th scope="row"><bdi>{}</bdi></th><td>{}</td></tr>',
-        ((plain(key), _value(item, depth + 1)) for key, item in value.items()),
+        '<tr class="{}"><th scope="row"><bdi>{}</bdi></th><td>{}{}</td></tr>',
+        (
+            (
+                "consent-deep" if isinstance(item, (dict, list)) and item else "",
+                plain(key),
+                _value(item, depth + 1),
+                _as_size(key, item),
+            )
+            for key, item in value.items()
+        ),
     )
     return format_html('<table class="consent-facts"><tbody>{}</tbody></table>', rows)
+
+
+def _as_size(key: str, value: Any) -> SafeString:
+    """A number of bytes in words, beside its digits."""
+    known = key in {"bytes", "size"} or key.endswith(("_bytes", "_size"))
+    if not known or not isinstance(value, Number) or not value.isdecimal() or len(value) > 15 or int(value) < 1024:
+        return SafeString("")
+    return format_html(' <span class="quiet">{}</span>', shown_size(int(value)))
 
 
 def _list(items: list[Any], depth: int) -> SafeString:
