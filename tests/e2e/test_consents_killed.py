@@ -22,6 +22,7 @@ from consents.decisions import Vote, decide
 from lychd.postgres import urls
 from runs.ledger.ledger import Ledger, ScriptFactory
 from tests.support.asking import a_voter
+from tests.support.terminal import terminal
 from tests.support.waiting import eventually_sync
 
 pytest_plugins = ["tests.support.vessel_fixtures"]
@@ -176,3 +177,17 @@ def test_s161_what_was_answered_while_no_vessel_ran_is_found_by_the_next_one(ves
         done = reaches(client, run["id"], "done")
         assert (done["output"]["verdicts"], done["output"]["did"]) == (["denied"], [])
         assert done["output"]["receipts"][0]["comment"] == "not now"
+
+
+def test_a_person_submits_follows_and_answers_at_one_terminal(vessel_url: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with up(vessel_url, data):
+        env = environment(vessel_url, data) | {"TERM": "xterm", "LANG": "C.UTF-8"}
+        wish = json.dumps({"title": "Move 12 files", "facts": {"files": 12}})
+        with terminal(env, "submit", "gate", "--input", wish, "--follow") as person:
+            person.sees("Answer y (grant) or n (deny)")
+            assert "asks: Move 12 files" in person.screen
+            person.types("n not today")
+            assert person.ended() == 0
+        assert "Move 12 files: denied by operator: not today" in person.screen
+        assert '"denied"' in person.screen

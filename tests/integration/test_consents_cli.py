@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.scripted import RUN, Answer, Asked, Hold, Script, a_problem, a_run, an_event, scripted
+from tests.support.terminal import terminal
 from tests.support.waiting import eventually_sync
 
 ROOT = Path(__file__).parents[2]
@@ -126,63 +125,6 @@ def test_a_refused_decision_is_one_sentence_and_ends_with_4(script: Script, lych
     assert lychd("decide", CONSENT, "maybe").returncode == 64
 
 
-class Terminal:
-    """A command at a terminal of its own: what is on the screen, and what is typed."""
-
-    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
-        self.master, self.process = master, process
-        self.screen = ""
-
-    def sees(self, text: str) -> None:
-        """Wait until this is on the screen."""
-
-        def there() -> bool:
-            self._read()
-            return text in self.screen
-
-        eventually_sync(there, 30)
-
-    def types(self, line: str) -> None:
-        os.write(self.master, line.encode() + b"\n")
-
-    def ended(self) -> int:
-        def over() -> bool:
-            self._read()
-            return self.process.poll() is not None
-
-        eventually_sync(over, 30)
-        self._read()
-        return self.process.returncode
-
-    def _read(self) -> None:
-        os.set_blocking(self.master, False)
-        try:
-            while part := os.read(self.master, 65536):
-                self.screen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", part.decode("utf-8", "replace"))
-        except OSError:
-            return
-
-
-@contextmanager
-def terminal(url: str, data: Path, *words: str) -> Iterator[Terminal]:
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lychd", *words],
-        cwd=ROOT,
-        env=environment(url, data),
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-    )
-    os.close(slave)
-    try:
-        yield Terminal(master, process)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
-
-
 class Decided:
     """Answers a decision, and lets the Run go on once it was taken."""
 
@@ -229,7 +171,7 @@ def test_a_person_at_the_terminal_answers_what_the_run_asks(script: Script, url:
     decided = questioned(script)
     script.plays = [[*asking(), decided.wait, *ending()]]
     script.answer("POST", "/runs", Answer(201, a_run("queued")))
-    with terminal(url, tmp_path, "submit", "tidy", "--follow") as person:
+    with terminal(environment(url, tmp_path), "submit", "tidy", "--follow") as person:
         person.sees("Answer y (grant) or n (deny)")
         assert "asks: Move 12 files" in person.screen
         assert "Nothing is deleted." in person.screen
@@ -248,7 +190,7 @@ def test_a_question_that_somebody_else_answers_is_taken_back(script: Script, url
     decided = questioned(script)
     shown = {"person": False}
     script.plays = [[*asking(), lambda: eventually_sync(lambda: shown["person"], 30), *ending("denied")]]
-    with terminal(url, tmp_path, "follow", RUN) as person:
+    with terminal(environment(url, tmp_path), "follow", RUN) as person:
         person.sees("Answer y (grant) or n (deny)")
         shown["person"] = True
         assert person.ended() == 0
@@ -260,7 +202,7 @@ def test_a_question_that_somebody_else_answers_is_taken_back(script: Script, url
 def test_a_lost_race_is_told_and_following_goes_on(script: Script, url: str, tmp_path: Path) -> None:
     decided = questioned(script, refuse=True)
     script.plays = [[*asking(), decided.wait, *ending("denied")]]
-    with terminal(url, tmp_path, "follow", RUN) as person:
+    with terminal(environment(url, tmp_path), "follow", RUN) as person:
         person.sees("Answer y (grant) or n (deny)")
         person.types("y")
         person.sees("It was denied by ben; that stands.")
@@ -270,7 +212,7 @@ def test_a_lost_race_is_told_and_following_goes_on(script: Script, url: str, tmp
 def test_whoever_may_not_decide_is_not_asked_and_sees_why(script: Script, url: str, tmp_path: Path) -> None:
     questioned(script, may=False)
     script.plays = [[*asking(), Hold()]]
-    with terminal(url, tmp_path, "follow", RUN) as person:
+    with terminal(environment(url, tmp_path), "follow", RUN) as person:
         person.sees("You cannot answer this here: This needs the scope consents:decide.")
         assert "Answer y" not in person.screen
     assert script.paths(f"/consents/{CONSENT}/decision") == []
