@@ -224,6 +224,7 @@ class Engine:
         await seam("resume.committed")
         hop = outcome.value
         log.info("run.resumed", run=str(run_id), hop=hop.seq, kind=kind.name, owner=str(owner_id))
+        self.limits.returned()
         told = {"status": "queued", "hop": hop.seq, "queue": hop.queue, "priority": hop.priority, "resume": True}
         self.bus.emit(run_id, Kind.STATUS, data=told)
         self.bus.announce(RunChange(run_id, hop.tenant, RunStatus.QUEUED))

@@ -28,10 +28,7 @@ drop function consents_keep_owner();
 
 
 class Migration(migrations.Migration):
-    dependencies = [
-        ("consents", "0001_initial"),
-        ("runs", "0002_run_user_id"),
-    ]
+    dependencies = [("consents", "0001_initial")]
 
     operations = [
         migrations.RemoveConstraint(model_name="standingpolicy", name="consents_policy_within_uses"),

@@ -496,3 +496,12 @@ async def test_a_quarantined_run_is_not_brought_back(gated: Parts) -> None:
     assert not await answer(gated, consent_id, run_id)
     await WaitRelay(KIND, gated.engine, gated.ledger, gated.reads).tick()
     assert await gated.standing(run_id) == ("awaiting_consent", "settled")
+
+
+async def test_a_run_that_returns_counts_as_queued_until_it_is_claimed_again(gated: Parts) -> None:
+    run_id, consent_id = await parked(gated)
+    assert (gated.limits.queued, gated.limits.live) == (0, {"default": 1})
+    await answer(gated, consent_id, run_id)
+    assert (gated.limits.queued, gated.limits.live) == (1, {"default": 1})
+    await gated.perform(run_id, 1)
+    assert (gated.limits.queued, gated.limits.live) == (0, {"default": 0})
