@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-PARTS = ("saq", "runs", "rest", "latency", "readers", "memory")
+PARTS = ("saq", "runs", "rest", "latency", "readers", "memory", "consents")
 
 
 def main() -> int:
@@ -27,7 +27,9 @@ def main() -> int:
     parser.add_argument("--submitters", type=int, default=32)
     parser.add_argument("--slots", type=int, default=32, help="concurrency of the lane and of the raw SAQ worker")
     parser.add_argument("--readers", type=int, default=1000)
-    parser.add_argument("--parked", type=int, default=10_000, help="queued Runs of the memory part")
+    parser.add_argument(
+        "--parked", type=int, default=10_000, help="queued Runs of the memory part, parked Runs of the consents part"
+    )
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, comma-separated: {', '.join(PARTS)}")
     options = parser.parse_args()
     parts = [part for part in options.only.split(",") if part]
@@ -71,10 +73,10 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
     django.setup()
     call_command("migrate", interactive=False, verbosity=0)
     connections.close_all()
-    from bench import memory, raw, readers, rest, vessel
+    from bench import consents, memory, raw, readers, rest, vessel
 
     figures: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "python": platform.python_version()}}
-    if "saq" in parts or "latency" in parts:
+    if {"saq", "latency", "consents"} & set(parts):
         figures["saq"] = asyncio.run(raw.measure(options.runs, options.submitters, options.slots))
     if "runs" in parts or "latency" in parts:
         figures["runs"] = asyncio.run(vessel.measure(options.runs, options.submitters))
@@ -84,6 +86,8 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
         figures["readers"] = readers.measure(options.readers)
     if "memory" in parts:
         figures["memory"] = asyncio.run(memory.measure(options.parked))
+    if "consents" in parts:
+        figures["consents"] = asyncio.run(consents.measure(options.parked))
     return figures
 
 
@@ -139,7 +143,39 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, str, str, bool | None]]:
             (f"(f) memory of {memory['runs']} queued Runs", f"{memory['mb']:.1f} MB", "", None),
         )
         found.append(("    a queued Run", f"{memory['bytes_per_run']:.0f} bytes", "", None))
+    if consents := figures.get("consents"):
+        found += _consents(consents, saq)
     return found
+
+
+def _consents(consents: dict[str, Any], saq: dict[str, Any] | None) -> list[tuple[str, str, str, bool | None]]:
+    back, parked, at_once = consents["return"], consents["parked"], consents["at_once"]
+    reached = back["p50"] <= 0.03 and back["p99"] <= 0.15
+    found: list[tuple[str, str, str, bool | None]] = [
+        ("(g) verdict committed to node entered, p50 / p99", _ms(back), "<= 30 / 150 ms", reached),
+        ("    the same from a surface without a broker", _ms(consents["return_elsewhere"]), "", None),
+    ]
+    if saq:
+        found.append(("    raw SAQ, enqueue to start, p50 / p99", _ms(saq["start"]), "", None))
+    cheap = parked["mb"] < 30 * max(parked["runs"], 10_000) / 10_000
+    found += [
+        (f"    memory of {parked['runs']} parked Runs", f"{parked['mb']:.1f} MB", "< 30 MB", cheap),
+        ("    their tasks and connections", f"{parked['tasks']}, {parked['connections']}", "0, 0", _none(parked)),
+        ("    parked", f"{parked['per_second']:.0f}/s", "", None),
+        (f"    {at_once['runs']} grants at once: recorded", f"{at_once['granted_seconds']:.1f} s", "", None),
+        ("    all done after", f"{at_once['done_seconds']:.1f} s", "", None),
+        (
+            "    resumed, twice",
+            f"{at_once['resumed']}, {at_once['twice']}",
+            f"{at_once['runs']}, 0",
+            at_once["resumed"] == at_once["runs"] and at_once["twice"] == 0,
+        ),
+    ]
+    return found
+
+
+def _none(parked: dict[str, Any]) -> bool:
+    return parked["tasks"] <= 0 and parked["connections"] <= 0
 
 
 def _ms(figure: dict[str, float]) -> str:

@@ -1,12 +1,16 @@
-"""The Patterns that are measured: three durable nodes that do nothing, and one that talks a lot."""
+"""The Patterns that are measured: three durable nodes that do nothing, one that talks a lot, one that asks."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+import uuid
+from collections import Counter
 from typing import Literal
 
 from pydantic import BaseModel
 
+from consents.outcome import AwaitConsent
 from runs.patterns import Context, Finish, Goto, Pattern
 
 
@@ -59,3 +63,24 @@ async def talk(ctx: Context[Talk, Count]) -> Finish[Count]:
         ctx.log(f"event {number} {'x' * ctx.input.padding}")
         await asyncio.sleep(1 / ctx.input.per_second)
     return Finish(Count(nodes=1))
+
+
+# When a resumed node was entered, for whoever waits for it; and how often it was entered.
+entered: dict[uuid.UUID, asyncio.Future[float]] = {}
+visits: Counter[uuid.UUID] = Counter()
+
+gate = Pattern("bench_gate", revision="1", input=Nothing, state=Count, output=Count)
+
+
+@gate.start
+async def ask(ctx: Context[Nothing, Count]) -> AwaitConsent[Literal["answered"]]:
+    return AwaitConsent(title="Go on?", facts={"n": 1}, then="answered")
+
+
+@gate.node
+async def answered(ctx: Context[Nothing, Count]) -> Finish[Count]:
+    visits[ctx.run.id] += 1
+    waiting = entered.get(ctx.run.id)
+    if waiting is not None:
+        waiting.set_result(time.perf_counter())
+    return Finish(Count(nodes=2))

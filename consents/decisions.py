@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consents.models import ConsentStatus
+from runs import payloads
 from runs.errors import Conflict, Forbidden, NotFound, TooLarge
 from runs.ledger.script import Script, Statement
 
@@ -83,7 +84,7 @@ for no key update
 
 EXPIRE = """
 update consents_consent
-set status = 'expired', decided_by = 'clock', decided_at = now(), surface = 'relay'
+set status = 'expired', decided_by = 'clock', decided_at = now(), surface = 'relay', updated_at = now()
 where id = %(id)s::uuid and status = 'pending' returning id
 """
 
@@ -99,13 +100,62 @@ MINE = "select granted from consents_consentvote where consent_id = %(id)s::uuid
 
 GRANTS = "select count(*) from consents_consentvote where consent_id = %(id)s::uuid and granted"
 
+TOUCH = "update consents_consent set updated_at = now() where id = %(id)s::uuid returning id"
+
 SETTLE = """
 update consents_consent
 set status = %(status)s::text, decided_by = %(name)s::text, decided_at = now(), surface = %(surface)s::text,
-    comment = %(comment)s::text
+    comment = %(comment)s::text, updated_at = now()
 where id = %(id)s::uuid and status = 'pending'
 returning id
 """
+
+# The common case as one statement: pending, in time, unchanged, never voted on by this person, and this vote decides.
+PLAIN = """
+with locked as (
+    select c.id, c.digest
+    from consents_consent c
+    where c.id = %(id)s::uuid and c.tenant = any(%(tenants)s::text[]) and c.status = 'pending'
+      and (c.expires_at is null or c.expires_at > now())
+      and c.digest = %(digest)s::text
+      and (c.quorum = 1 or not %(granted)s::boolean)
+    for no key update skip locked
+),
+voted as (
+    insert into consents_consentvote (consent_id, user_id, name, granted, comment, surface, digest, at)
+    select l.id, %(user)s::uuid, %(name)s::text, %(granted)s::boolean, %(comment)s::text, %(surface)s::text,
+           l.digest, now()
+    from locked l
+    on conflict (consent_id, user_id) do nothing
+    returning consent_id
+)
+update consents_consent c
+set status = %(status)s::text, decided_by = %(name)s::text, decided_at = now(), surface = %(surface)s::text,
+    comment = %(comment)s::text, updated_at = now()
+from voted v
+where c.id = v.consent_id and c.status = 'pending'
+returning c.run_id
+"""
+
+
+def plain(voter: Voter, vote: Vote) -> Statement:
+    """The common case of `decide`: a row with the Run if it settled the Consent, none for everything else.
+
+    For many votes at once. Who gets no row asks `decide`, which tells why. The caller has asked `authorise` with what
+    this Consent asks for, which never changes, and has checked the comment.
+    """
+    params = {
+        "id": str(vote.consent_id),
+        "user": str(voter.user_id),
+        "tenants": list(voter.tenants),
+        "name": voter.name,
+        "granted": vote.grant,
+        "comment": vote.comment,
+        "surface": vote.surface,
+        "digest": vote.digest,
+        "status": (ConsentStatus.GRANTED if vote.grant else ConsentStatus.DENIED).value,
+    }
+    return Statement(PLAIN, params)
 
 
 def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
@@ -117,22 +167,20 @@ def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
     Raises:
         NotFound: there is no such Consent in the voter's tenants.
         Forbidden: the voter may not decide this one, and why.
-        TooLarge: the comment is too long.
+        TooLarge: the comment is too long. Invalid: it cannot be stored.
     """
-    if len(vote.comment) > COMMENT_LIMIT:
-        raise TooLarge(f"A comment has at most {COMMENT_LIMIT:,} characters.")
-    if "\0" in vote.comment:
-        raise TooLarge("A comment cannot hold a NUL character.")
+    check_comment(vote.comment)
     key = {"id": str(vote.consent_id), "user": str(voter.user_id)}
     found = yield Statement(LOCK, key)
     if not found or found[0][1] not in voter.tenants:
         raise NotFound("There is no such Consent.")
     run_id, _, status, digest, permission, group, quorum, self_approval, asked_by, due, by, at = found[0]
-    _authorise(voter, permission, group, self_approval=self_approval, asked_by=asked_by)
+    authorise(voter, permission, group, self_approval=self_approval, asked_by=asked_by)
     wanted = ConsentStatus.GRANTED if vote.grant else ConsentStatus.DENIED
     if status != ConsentStatus.PENDING:
         if status == wanted:
-            return Decided(vote.consent_id, run_id, wanted, changed=False, grants=0, quorum=quorum)
+            grants = (yield Statement(GRANTS, key))[0][0]
+            return Decided(vote.consent_id, run_id, wanted, changed=False, grants=grants, quorum=quorum)
         return AlreadySettled(f"It was {status} by {by} at {at:%Y-%m-%d %H:%M:%S} UTC; that stands.", status=status)
     if due:
         yield Statement(EXPIRE, key)
@@ -148,18 +196,39 @@ def decide(voter: Voter, vote: Vote) -> Script[Decided | Conflict]:
         "digest": digest,
         "status": wanted.value,
     }
-    if not (yield Statement(VOTE, params)):
+    voted = bool((yield Statement(VOTE, params)))
+    if not voted:
         mine = yield Statement(MINE, key)
         if mine and mine[0][0] != vote.grant:
             return AlreadyVoted()
-    grants = (yield Statement(GRANTS, key))[0][0]
+    # A vote that decides alone needs no count.
+    alone = vote.grant and quorum == 1
+    grants = 1 if alone else (yield Statement(GRANTS, key))[0][0]
     if not vote.grant or grants >= quorum:
         yield Statement(SETTLE, params)
         return Decided(vote.consent_id, run_id, wanted, changed=True, grants=grants, quorum=quorum)
-    return Decided(vote.consent_id, run_id, ConsentStatus.PENDING, changed=True, grants=grants, quorum=quorum)
+    yield Statement(TOUCH, key)
+    return Decided(vote.consent_id, run_id, ConsentStatus.PENDING, changed=voted, grants=grants, quorum=quorum)
 
 
-def _authorise(voter: Voter, permission: str, group: str, *, self_approval: bool, asked_by: Any) -> None:
+def check_comment(comment: str) -> None:
+    """A comment that can be kept.
+
+    Raises:
+        TooLarge: it is too long. Invalid: it cannot be stored.
+    """
+    if len(comment) > COMMENT_LIMIT:
+        error = {"pointer": "/comment", "detail": f"has at most {COMMENT_LIMIT:,} characters", "code": "too_large"}
+        raise TooLarge(f"A comment has at most {COMMENT_LIMIT:,} characters.", errors=[error])
+    payloads.check(comment, "comment")
+
+
+def authorise(voter: Voter, permission: str, group: str, *, self_approval: bool, asked_by: Any) -> None:
+    """Whether this person may decide a Consent that asks for this much; its status is not looked at.
+
+    Raises:
+        Forbidden: they may not, and what is missing.
+    """
     if not voter.may(DECIDE):
         raise Forbidden(f"{voter.name} may not decide Consents ({DECIDE}).")
     if permission and not voter.may(permission):

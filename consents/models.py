@@ -52,6 +52,7 @@ class StandingPolicy(models.Model):
     constraints: models.JSONField[dict[str, Any]] = models.JSONField(default=dict)
     expires_at: models.DateTimeField[datetime | None] = models.DateTimeField(null=True)
     max_uses: models.IntegerField[int | None] = models.IntegerField(null=True)
+    # May be above `max_uses`, when a file lowered that afterwards; usage is never forgotten.
     uses = models.IntegerField(default=0)
     enabled = models.BooleanField(default=True)
     source_present = models.BooleanField(default=True)
@@ -65,10 +66,6 @@ class StandingPolicy(models.Model):
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.CheckConstraint(name="consents_policy_priority", condition=Q(priority__gte=0, priority__lte=100)),
             models.CheckConstraint(name="consents_policy_uses", condition=Q(uses__gte=0)),
-            models.CheckConstraint(
-                name="consents_policy_within_uses",
-                condition=Q(max_uses__isnull=True) | Q(uses__lte=models.F("max_uses")),
-            ),
         ]
 
     def __str__(self) -> str:
@@ -79,7 +76,7 @@ class Consent(models.Model):
     """One question, asked once for one activation of a node; its id follows from Run and visit (ruling 25)."""
 
     id = models.UUIDField(primary_key=True, editable=False)
-    # A parked Run's owner must not vanish under it; deleting the Run deletes its questions (ruling 24).
+    # Deleting the Run deletes its questions; a trigger keeps the one that a parked Run waits for (ruling 24).
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="consents", db_index=False)
     tenant = models.CharField(max_length=100, default="default")
     node = models.CharField(max_length=100)
@@ -111,6 +108,7 @@ class Consent(models.Model):
         StandingPolicy, null=True, on_delete=models.PROTECT, related_name="consents"
     )
     policy_digest = models.CharField(max_length=64, blank=True, default="")
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
@@ -134,6 +132,7 @@ class Consent(models.Model):
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["tenant", "status", "-requested_at", "-id"], name="consents_by_status"),
             models.Index(fields=["tenant", "-requested_at", "-id"], name="consents_newest"),
+            models.Index(fields=["tenant", "updated_at", "id"], name="consents_changes"),
             models.Index(
                 fields=["expires_at"],
                 name="consents_due",

@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from consents.models import Risk
 from runs import payloads
-from runs.errors import Refused
+from runs.errors import Invalid, Refused, first_line
 from runs.ledger.script import Script, Statement
+from runs.reads import rfc3339
 from runs.waits import Ask
 
 
@@ -27,22 +28,42 @@ class BadPolicy(Refused):
     code, title = "bad_policy", "Bad standing policy"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """One rule of a file."""
+type Name = Annotated[str, Field(min_length=1, max_length=100)]
+type Glob = Annotated[str, Field(min_length=1, max_length=100)]
 
-    slug: str
-    granted_by: str
-    tenant: str = "default"
-    title: str = ""
-    priority: int = 50
-    sigil: str = "*"
-    pattern: str = "*"
-    node: str = "*"
-    max_risk: str = "low"
-    constraints: Mapping[str, Any] | None = None
-    expires_at: str | None = None
-    max_uses: int | None = None
+
+class Policy(BaseModel):
+    """One rule of a file: which Consents it answers with yes, in whose name, how often and until when."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    slug: Name
+    granted_by: Annotated[str, Field(min_length=1, max_length=150)]
+    tenant: Name = "default"
+    title: Annotated[str, Field(max_length=200)] = ""
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    sigil: Glob = "*"
+    pattern: Glob = "*"
+    node: Glob = "*"
+    max_risk: Literal["low", "medium", "high", "critical"] = "low"
+    constraints: dict[str, Any] = Field(default_factory=dict[str, Any])
+    expires_at: AwareDatetime | None = None
+    max_uses: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+
+    @field_validator("constraints")
+    @classmethod
+    def _comparable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        payloads.check(value, "constraints", 64 * 1024)
+        for name, wanted in value.items():
+            if isinstance(wanted, dict):
+                bounds = cast("dict[str, Any]", wanted)
+                if not bounds or not set(bounds) <= {"min", "max", "in"}:
+                    raise ValueError(f"{name}: a table holds min, max or in, and nothing else")
+                if not all(_is_number(bounds[key]) for key in ("min", "max") if key in bounds):
+                    raise ValueError(f"{name}: min and max are numbers")
+                if "in" in bounds and not isinstance(bounds["in"], list):
+                    raise ValueError(f"{name}: in is a list")
+        return value
 
     @property
     def digest(self) -> str:
@@ -55,8 +76,8 @@ class Policy:
                 "pattern": self.pattern,
                 "node": self.node,
                 "max_risk": self.max_risk,
-                "constraints": dict(self.constraints or {}),
-                "expires_at": self.expires_at,
+                "constraints": self.constraints,
+                "expires_at": rfc3339(self.expires_at),
                 "max_uses": self.max_uses,
                 "granted_by": self.granted_by,
             }
@@ -64,7 +85,7 @@ class Policy:
 
 
 CANDIDATES = """
-select p.id, p.slug, p.sigil, p.pattern, p.node, p.max_risk, p.constraints::text, p.digest
+select p.id, p.sigil, p.pattern, p.node, p.max_risk, p.constraints::text, p.digest
 from consents_standingpolicy p
 where p.tenant = %(tenant)s::text and p.enabled and p.source_present
   and (p.expires_at is null or p.expires_at > now())
@@ -85,14 +106,14 @@ with used as (
 )
 update consents_consent c
 set status = 'granted', decided_by = 'policy:' || used.slug, decided_at = now(), surface = 'policy',
-    policy_id = used.id, policy_digest = used.digest
+    policy_id = used.id, policy_digest = used.digest, updated_at = now()
 from used
 where c.id = %(consent)s::uuid and c.status = 'pending'
 returning c.id
 """
 
 
-def consume(ask: Ask, _shown: str) -> Script[bool]:
+def consume(ask: Ask) -> Script[bool]:
     """Let the first matching policy answer a question that was opened in this transaction.
 
     A Consent that needs several people, a permission or a group is never answered by a policy.
@@ -104,8 +125,7 @@ def consume(ask: Ask, _shown: str) -> Script[bool]:
     if asked["quorum"] > 1 or asked["permission"] or asked["group"]:
         return False
     for found in (yield Statement(CANDIDATES, {"tenant": ask.tenant})):
-        policy, slug, sigil, pattern, node, max_risk, constraints, digest = found
-        del slug
+        policy, sigil, pattern, node, max_risk, constraints, digest = found
         if not (
             fnmatchcase(ask.sigil_name, sigil)
             and fnmatchcase(ask.pattern_key, pattern)
@@ -137,11 +157,18 @@ def _fits(constraints: Mapping[str, Any], facts: Any) -> bool:
                 return False
             if "min" in wanted and not (_is_number(value) and value >= wanted["min"]):
                 return False
-            if "in" in wanted and value not in wanted["in"]:
+            if "in" in wanted and not any(_same(value, one) for one in wanted["in"]):
                 return False
-        elif value != wanted or isinstance(value, bool) != isinstance(wanted, bool):
+        elif not _same(value, wanted):
             return False
     return True
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Equal as JSON: true is not 1."""
+    return payloads.canonical(value) == payloads.canonical(wanted) or (
+        _is_number(value) and _is_number(wanted) and value == wanted
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -194,7 +221,7 @@ def sync(policies: Sequence[Policy]) -> Script[int]:
             "pattern": policy.pattern,
             "node": policy.node,
             "max_risk": policy.max_risk,
-            "constraints": payloads.canonical(dict(policy.constraints or {})),
+            "constraints": payloads.canonical(policy.constraints),
             "expires_at": policy.expires_at,
             "max_uses": policy.max_uses,
             "granted_by": policy.granted_by,
@@ -217,26 +244,21 @@ def load(paths: Sequence[Path]) -> list[Policy]:
         try:
             content = tomllib.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise BadPolicy(f"{path}: {error}.") from error
-        for number, table in enumerate(content.get("policy", []), 1):
-            found.append(_policy(f"{path}, policy {number}", table))
+            raise BadPolicy(f"{path}: {first_line(error)}.") from error
+        others = sorted(set(content) - {"policy"})
+        tables = content.get("policy", [])
+        if others or not isinstance(tables, list):
+            raise BadPolicy(f"{path}: only [[policy]] tables stand here, not {', '.join(others) or 'one [policy]'}.")
+        found += [_policy(f"{path}, policy {number}", table) for number, table in enumerate(cast("Any", tables), 1)]
     return found
 
 
-def _policy(where: str, table: Mapping[str, Any]) -> Policy:
-    values = dict(table)
-    if isinstance(values.get("expires_at"), datetime):
-        values["expires_at"] = values["expires_at"].isoformat()
+def _policy(where: str, table: Any) -> Policy:
     try:
-        policy = Policy(**values)
-    except TypeError as error:
-        raise BadPolicy(f"{where}: {error}.") from error
-    if not policy.slug or not policy.granted_by:
-        raise BadPolicy(f"{where}: slug and granted_by are needed.")
-    if policy.max_risk not in set(Risk):
-        raise BadPolicy(f"{where}: max_risk is one of {', '.join(Risk)}, not {policy.max_risk!r}.")
-    if isinstance(policy.priority, bool) or not 0 <= policy.priority <= 100:
-        raise BadPolicy(f"{where}: priority is 0 to 100.")
-    if policy.max_uses is not None and (isinstance(policy.max_uses, bool) or policy.max_uses < 0):
-        raise BadPolicy(f"{where}: max_uses is a number of uses.")
-    return policy
+        return Policy.model_validate(table)
+    except ValidationError as error:
+        told = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in told["loc"]) or "it"
+        raise BadPolicy(f"{where}: {name}: {told['msg']}.") from error
+    except Invalid as error:
+        raise BadPolicy(f"{where}: {error.detail}") from error

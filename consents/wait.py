@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import json
+import re
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from consents import policies
 from consents.models import ConsentStatus, Risk
+from consents.rows import one
 from runs import payloads
-from runs.errors import Invalid
+from runs.errors import Conflict, Invalid
 from runs.ledger.ledger import Ledger, ScriptFactory
 from runs.ledger.script import Script, Statement
 from runs.patterns import Verdict
 from runs.patterns.verdict import shown_digest
-from runs.reads import Reads, rfc3339
+from runs.reads import Reads
 from runs.states import RunStatus
-from runs.waits import Ask, Pending
+from runs.waits import Ask, Pending, Place
 
 BODY_LIMIT = 64 * 1024
+
+
+class QuestionDiffers(Conflict):
+    """This activation of the node asked something else before; an answer to that is no answer to this."""
+
+    code, title = "question_differs", "Question differs"
+
+
+PERMISSION = re.compile(r"[a-z_][a-z0-9_]*\.[a-z0-9_]+", re.ASCII)
 
 PARK_PROOF = """
 select 1 from consents_consent o
@@ -40,34 +48,26 @@ for share of o
 INSERT = """
 insert into consents_consent (
     id, run_id, tenant, node, visit, pattern_key, sigil_name, asked_by, title, body, facts, risk, effect, digest,
-    permission, "group", quorum, self_approval, status, requested_at, expires_at, comment, policy_digest)
+    permission, "group", quorum, self_approval, status, requested_at, expires_at, comment, policy_digest, updated_at)
 select %(id)s::uuid, r.id, r.tenant, %(node)s::text, %(visit)s::int, %(pattern)s::text, %(sigil)s::text,
     %(asked_by)s::uuid,
     %(title)s::text, %(body)s::text, %(facts)s::jsonb, %(risk)s::text, %(effect)s::jsonb, %(digest)s::text,
     %(permission)s::text, %(group)s::text, %(quorum)s::smallint, %(self_approval)s::boolean, 'pending', now(),
-    now() + make_interval(secs => %(expires_in)s::float8), '', ''
-from runs_run r where r.id = %(run)s::uuid
+    now() + make_interval(secs => %(expires_in)s::float8), '', '', now()
+from runs_run r
+join runs_rundelivery d on d.run_id = r.id and d.enqueue_seq = r.enqueue_seq
+where r.id = %(run)s::uuid and r.status = 'running' and r.enqueue_seq = %(seq)s::int
+  and d.state = 'claimed' and d.claim_id = %(claim)s::uuid
+for share of r
 on conflict (id) do nothing
 returning id
 """
 
-STATUS = "select status from consents_consent where id = %(id)s::uuid"
-
-_COLUMNS = """
-    c.id, c.run_id, c.node, c.title, c.body, c.facts::text, c.risk, c.status, c.requested_at, c.expires_at,
-    c.decided_by, c.decided_at, c.comment, c.surface, p.slug, c.digest, c.quorum, c.permission, c."group",
-    c.self_approval, c.pattern_key, c.sigil_name, c.effect::text, c.tenant, c.asked_by,
-    (select count(*) from consents_consentvote v where v.consent_id = c.id and v.granted),
-    (c.policy_id is null or (p.enabled and p.source_present and p.digest = c.policy_digest
-                             and (p.expires_at is null or p.expires_at > now())))
-"""
-
-SELECT = f"select {_COLUMNS} from consents_consent c left join consents_standingpolicy p on p.id = c.policy_id"  # noqa: S608 - a constant list of columns
-ONE = f"{SELECT} where c.id = %(id)s::uuid"
+ASKED = "select status, digest, run_id from consents_consent where id = %(id)s::uuid"
 
 EXPIRE_DUE = """
 update consents_consent c
-set status = 'expired', decided_by = 'clock', decided_at = now(), surface = 'relay'
+set status = 'expired', decided_by = 'clock', decided_at = now(), surface = 'relay', updated_at = now()
 where c.id in (
     select d.id from consents_consent d
     where d.status = 'pending' and d.expires_at is not null and d.expires_at <= now()
@@ -78,11 +78,12 @@ returning c.id
 """
 
 ANSWERED = """
-select r.id, c.id
+select r.id, c.id, c.decided_at
 from runs_run r
 join consents_consent c on c.id = r.wait_owner
 where r.status = 'awaiting_consent' and r.road = 'vessel' and r.quarantined_at is null
   and c.status in ('granted', 'denied', 'expired')
+  and (%(at)s::timestamptz is null or (c.decided_at, c.id) > (%(at)s::timestamptz, %(id)s::uuid))
 order by c.decided_at, c.id
 limit %(limit)s::int
 """
@@ -101,97 +102,10 @@ limit %(limit)s::int
 
 CANCEL_PENDING = """
 update consents_consent
-set status = 'cancelled', decided_by = %(principal)s::text, decided_at = now(), surface = 'engine'
+set status = 'cancelled', decided_by = %(principal)s::text, decided_at = now(), surface = 'engine', updated_at = now()
 where run_id = %(run)s::uuid and status = 'pending'
 returning id
 """
-
-
-@dataclass(frozen=True, slots=True)
-class ConsentRow:
-    """One Consent as readers may see it."""
-
-    id: uuid.UUID
-    run_id: uuid.UUID
-    node: str
-    title: str
-    body: str
-    facts_json: str
-    risk: str
-    status: str
-    requested_at: datetime
-    expires_at: datetime | None
-    decided_by: str | None
-    decided_at: datetime | None
-    comment: str
-    surface: str | None
-    policy: str | None
-    digest: str
-    quorum: int
-    permission: str
-    group: str
-    self_approval: bool
-    pattern_key: str
-    sigil_name: str
-    effect_json: str | None
-    tenant: str
-    asked_by: uuid.UUID | None
-    grants: int
-    policy_holds: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The Consent of the interface."""
-        return {
-            "id": str(self.id),
-            "run": str(self.run_id),
-            "node": self.node,
-            "pattern": self.pattern_key,
-            "title": self.title,
-            "body": self.body,
-            "facts": json.loads(self.facts_json),
-            "risk": self.risk,
-            "effect": json.loads(self.effect_json) if self.effect_json is not None else None,
-            "status": self.status,
-            "requested_at": rfc3339(self.requested_at),
-            "expires_at": rfc3339(self.expires_at),
-            "decided_by": self.decided_by,
-            "decided_at": rfc3339(self.decided_at),
-            "comment": self.comment,
-            "surface": self.surface,
-            "policy": self.policy,
-            "digest": self.digest,
-            "requires": {"permission": self.permission or None, "group": self.group or None, "quorum": self.quorum},
-            "grants": self.grants,
-            "self_approval": self.self_approval,
-            "sigil": self.sigil_name,
-        }
-
-    def verdict(self) -> Verdict | None:
-        """Yes, no, or nothing yet; a policy's yes that does not hold any more reads as no (1.5)."""
-        if self.status == ConsentStatus.PENDING or self.decided_by is None or self.decided_at is None:
-            return None
-        return Verdict(
-            owner=self.id,
-            granted=self.status == ConsentStatus.GRANTED and self.policy_holds,
-            status=self.status,
-            by=self.decided_by,
-            at=self.decided_at,
-            comment=self.comment,
-            surface=self.surface or "",
-            digest=self.digest,
-            shown={
-                "title": self.title,
-                "body": self.body,
-                "facts": json.loads(self.facts_json),
-                "risk": self.risk,
-            },
-        )
-
-
-async def one(reads: Reads, consent_id: uuid.UUID) -> ConsentRow | None:
-    """One Consent of any tenant; edges compare the tenant."""
-    found = await reads.fetch_one(ONE, {"id": str(consent_id)})
-    return ConsentRow(*found) if found else None
 
 
 class ConsentWait:
@@ -199,23 +113,31 @@ class ConsentWait:
 
     name = "consent"
     status = RunStatus.AWAITING_CONSENT
+    shown_in = "consents"
     park_proof = PARK_PROOF
     resume_proof = RESUME_PROOF
 
     def prove(self, request: Mapping[str, Any]) -> None:
         """Refuse a question that cannot be shown or stored."""
-        title = request["title"]
-        if not isinstance(title, str) or not title.strip() or len(title) > 200 or "\n" in title:
+        payloads.check(dict(request), "question", 1024 * 1024)
+        title, body, quorum, span = (request[name] for name in ("title", "body", "quorum", "expires_in"))
+        if not isinstance(title, str) or not title.strip() or len(title) > 200 or len(title.splitlines()) > 1:
             raise Invalid("A Consent's title is one line of 1 to 200 characters.")
-        if len(request["body"].encode()) > BODY_LIMIT:
-            raise Invalid(f"A Consent's body has at most {BODY_LIMIT:,} bytes.")
+        if not isinstance(body, str) or len(body.encode()) > BODY_LIMIT:
+            raise Invalid(f"A Consent's body is text of at most {BODY_LIMIT:,} bytes.")
         if request["risk"] not in set(Risk):
             raise Invalid(f"A Consent's risk is one of {', '.join(Risk)}, not {request['risk']!r}.")
-        if not 1 <= request["quorum"] <= 50:
-            raise Invalid(f"A Consent's quorum is 1 to 50 people, not {request['quorum']}.")
-        if request["expires_in"] is not None and not 0 < request["expires_in"] <= 366 * 86400:
+        if not isinstance(quorum, int) or isinstance(quorum, bool) or not 1 <= quorum <= 50:
+            raise Invalid(f"A Consent's quorum is 1 to 50 people, not {quorum!r}.")
+        if span is not None and not 0 < span <= 366 * 86400:
             raise Invalid("A Consent expires within a year and not in the past.")
-        payloads.check(dict(request), "question", 1024 * 1024)
+        permission, group = request["permission"], request["group"]
+        if permission and not (isinstance(permission, str) and PERMISSION.fullmatch(permission)):
+            raise Invalid(f"A Consent's permission is of the form app.codename, not {permission!r}.")
+        if not isinstance(group, str) or max(len(permission), len(group)) > 150:
+            raise Invalid("A Consent's permission and group are names of at most 150 characters.")
+        if not isinstance(request["self_approval"], bool):
+            raise Invalid("A Consent's self_approval is True or False.")
 
     def open(self, ask: Ask) -> Script[bool]:
         """Insert the question, and let a standing policy answer it in the same transaction."""
@@ -226,6 +148,8 @@ class ConsentWait:
         params = {
             "id": str(ask.owner_id),
             "run": str(ask.run_id),
+            "seq": ask.seq,
+            "claim": str(ask.claim_id),
             "node": ask.node,
             "visit": ask.visit,
             "pattern": ask.pattern_key,
@@ -244,9 +168,15 @@ class ConsentWait:
             "expires_in": asked["expires_in"],
         }
         if (yield Statement(INSERT, params)):
-            return (yield from policies.consume(ask, digest))
-        found = yield Statement(STATUS, params)
-        return bool(found) and found[0][0] != ConsentStatus.PENDING
+            return (yield from policies.consume(ask))
+        found = yield Statement(ASKED, params)
+        if not found:
+            # The hop may not write any more; its park says why.
+            return False
+        status, asked_before, run_id = found[0]
+        if run_id == ask.run_id and asked_before != digest:
+            raise QuestionDiffers
+        return status != ConsentStatus.PENDING
 
     async def answer(self, reads: Reads, owner_id: uuid.UUID) -> Verdict | None:
         """The durable verdict."""
@@ -258,11 +188,13 @@ class ConsentWait:
         row = await one(reads, owner_id)
         return row.to_json() if row is not None else None
 
-    async def tick(self, ledger: Ledger, reads: Reads, limit: int) -> Iterable[Pending]:
+    async def tick(self, ledger: Ledger, reads: Reads, limit: int, after: Place | None = None) -> Iterable[Pending]:
         """Expire what is due by the database's clock, then find parked Runs whose Consent has an answer."""
-        await ledger.script(ScriptFactory(_expire, limit))
-        rows = await reads.fetch_all(ANSWERED, {"limit": limit})
-        return [Pending(found[0], found[1]) for found in rows]
+        await ledger.script(ScriptFactory[int](_expire, limit))
+        at, owner = after or (None, None)
+        params = {"limit": limit, "at": at, "id": str(owner) if owner else None}
+        rows = await reads.fetch_all(ANSWERED, params)
+        return [Pending(run_id, owner_id, (decided, owner_id)) for run_id, owner_id, decided in rows]
 
     async def is_latest(self, reads: Reads, run_id: uuid.UUID, owner_id: uuid.UUID) -> bool:
         """Whether it is the Run's newest Consent and not cancelled."""

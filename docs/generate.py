@@ -23,6 +23,7 @@ from runs.states import (  # noqa: E402 - runnable from a clone without installi
     ON_WORKER,
     PARKED,
     TERMINAL,
+    WAITS,
     WORDS,
     DeliveryState,
     Edge,
@@ -77,7 +78,7 @@ def states() -> str:
                         f"`{edge.to_delivery}`" if edge.to_delivery else "stays",
                         _guard(edge),
                     )
-                    for edge in EDGES.values()
+                    for edge in (*EDGES.values(), *WAITS)
                 ),
             ),
             "",
@@ -105,6 +106,7 @@ def _guard(edge: Edge) -> str:
     parts = [
         *(["the exact hop"] if edge.generation else []),
         *(["the exact claim"] if edge.claimant else []),
+        *(["the exact owner of the wait"] if edge.owner else []),
     ]
     return ", ".join(parts) or "none"
 
@@ -123,7 +125,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 def _drawing() -> list[str]:
     """Only edges that change the status; the others are in the table."""
     drawn: dict[tuple[str, str], list[str]] = {}
-    for edge in EDGES.values():
+    for edge in (*EDGES.values(), *WAITS):
         if edge.to_status is not None:
             for status in sorted(edge.from_status, key=list(RunStatus).index):
                 drawn.setdefault((status.value, edge.to_status.value), []).append(edge.name)

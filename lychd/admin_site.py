@@ -20,12 +20,13 @@ class LychdAdminSite(AdminSite):
     index_title = "Operations"
 
     def index(self, request: HttpRequest, extra_context: Any = None) -> TemplateResponse:
-        """The front page: which Vessel holds the database, and the Runs that need a person."""
+        """The front page: which Vessel holds the database, and what needs a person."""
         return super().index(request, {**(extra_context or {}), **_standing(request)})
 
 
 def _standing(request: HttpRequest) -> dict[str, Any]:
     # The site is made while apps are still loading; models exist only by the time somebody asks for a page.
+    from consents.models import Consent, ConsentStatus
     from runs.admin import tenancy
     from runs.admin.filters import quarantined, uncontained
     from runs.models import VesselSlot
@@ -34,6 +35,7 @@ def _standing(request: HttpRequest) -> dict[str, Any]:
     found: dict[str, Any] = {
         "needs": None,
         "stuck": None,
+        "questions": None,
         "vessel": None,
         "sees_vessel": user.has_perm("runs.view_boot"),
     }
@@ -45,6 +47,16 @@ def _standing(request: HttpRequest) -> dict[str, Any]:
         found["needs"] = list(runs[: MOST_NAMED + 1])
         stuck = uncontained(tenants).only("id", "pattern_key", "tenant", "status", "containment_error")
         found["stuck"] = list(stuck[:MOST_NAMED])
+    if user.has_perm("consents.decide_consent"):
+        # Along an index that begins with the tenant, a few of each.
+        waiting: list[Consent] = []
+        for tenant in tenancy.choices(request):
+            pending = Consent.objects.filter(tenant=tenant, status=ConsentStatus.PENDING.value)
+            newest = pending.only("id", "title", "risk", "requested_at").order_by("-requested_at", "-id")
+            waiting += newest[: MOST_NAMED + 1 - len(waiting)]
+            if len(waiting) > MOST_NAMED:
+                break
+        found["questions"] = waiting
     return found
 
 

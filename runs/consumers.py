@@ -1,4 +1,4 @@
-"""The WebSocket edge: one Run's events, and the changes of all Runs of the caller's tenant.
+"""The WebSocket edge: one Run's events, and the changes of all Runs (or other rows) of the caller's tenant.
 
 Plain ASGI applications behind Channels' router, without a channel layer: the bus is in this process (ruling 40). They
 expect `scope["caller"]`, so whoever routes here has authenticated. What clients send is read and not answered.
@@ -19,7 +19,7 @@ from runs import paging
 from runs.authority import Caller, Scope
 from runs.errors import Degraded, Forbidden, LychdError, NotFound
 from runs.events import cursor as cursors
-from runs.stream import Feeds, Message, RunStream, What
+from runs.stream import RUNS, Feeds, Message, Row, RunStream, Table, What
 from runs.stream.sources import Sources, Writable, always
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ async def run_events(scope: Json, receive: Receive, send: Send) -> None:
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[AsyncIterator[Message]]:
-        caller, query = _caller(scope), _query(scope)
+        caller, query = _caller(scope, Scope.RUNS_READ), _query(scope)
         place = cursors.parse(query["cursor"]) if query.get("cursor") else None
         stream = RunStream(
             _vessel(scope),
@@ -63,11 +63,17 @@ async def run_events(scope: Json, receive: Receive, send: Send) -> None:
     await _serve(scope, receive, send, opened())
 
 
-class AllRuns:
-    """`/ws/runs/?cursor=C`: how the Runs of the caller's tenant stand, beginning with the newest, without an end."""
+class AllRows[T: Row]:
+    """How the rows of a table stand in the caller's tenant, beginning with the newest, without an end.
 
-    def __init__(self) -> None:
-        self._feeds: tuple[Sources, Feeds] | None = None
+    Args:
+        table: what is told.
+        needed: the scope that a caller must have.
+    """
+
+    def __init__(self, table: Table[T], needed: Scope) -> None:
+        self._table, self._needed = table, needed
+        self._feeds: tuple[Sources, Feeds[T]] | None = None
 
     async def __call__(self, scope: Json, receive: Receive, send: Send) -> None:
         """Serve one socket; close codes are those of `run_events`.
@@ -77,7 +83,7 @@ class AllRuns:
 
         @asynccontextmanager
         async def opened() -> AsyncGenerator[AsyncIterator[Message]]:
-            caller, query = _caller(scope), _query(scope)
+            caller, query = _caller(scope, self._needed), _query(scope)
             place = paging.decode_optional(query.get("cursor"))
             feed = self._of(_vessel(scope)).feed(caller.tenant, cursor=place, writable=_writable(scope))
             async with feed as messages:
@@ -85,10 +91,15 @@ class AllRuns:
 
         await _serve(scope, receive, send, opened())
 
-    def _of(self, vessel: Sources) -> Feeds:
+    def _of(self, vessel: Sources) -> Feeds[T]:
         if self._feeds is None or self._feeds[0] is not vessel:
-            self._feeds = (vessel, Feeds(vessel))
+            self._feeds = (vessel, Feeds(vessel, self._table))
         return self._feeds[1]
+
+
+def all_runs() -> AllRows[Any]:
+    """`/ws/runs/?cursor=C`."""
+    return AllRows(RUNS, Scope.RUNS_READ)
 
 
 async def nothing_here(scope: Json, receive: Receive, send: Send) -> None:
@@ -157,9 +168,9 @@ def _close_code(error: LychdError) -> int:
             raise error
 
 
-def _caller(scope: Json) -> Caller:
+def _caller(scope: Json, needed: Scope) -> Caller:
     caller: Caller = scope["caller"]
-    caller.require(Scope.RUNS_READ)
+    caller.require(needed)
     return caller
 
 

@@ -45,7 +45,7 @@ from runs.ledger.ledger import Ledger, ScriptFactory
 from runs.ledger.outcomes import Lost, Outcome, Reason, Won
 from runs.ledger.publication import MARK_PUBLISHED, NOTE_PUBLICATION_ERROR, PublicationError, Published
 from runs.ledger.release import REFUSE, RELEASE, Refusal, Release
-from runs.ledger.resume import Resume, resume
+from runs.ledger.resume import Resume, Resumed, resume
 from runs.ledger.sessions import append_turn
 from runs.limits import Limits
 from runs.patterns import PatternRegistry
@@ -245,15 +245,19 @@ class Engine:
         Raises:
             Unknown: the ledger did not answer; the wait or the committed hop stands, and the relay goes on from there.
 
-        Cancellation: the transaction is completed first; a committed hop stays for the relay.
+        Cancellation: at once; the transaction goes on to its end, and a committed hop stays for the relay.
         """
         request = Resume(run_id, kind.status, kind.name, owner_id, kind.resume_proof, self.boot_id)
-        outcome = await complete(self.ledger.script(ScriptFactory(resume, request)))
+        outcome = await self.ledger.lasting(ScriptFactory[Outcome[Resumed]](resume, request))
         if isinstance(outcome, Lost):
             return False
         await seam("resume.committed")
         hop = outcome.value
         log.info("run.resumed", run=str(run_id), hop=hop.seq, kind=kind.name, owner=str(owner_id))
+        self.limits.returned()
+        told = {"status": "queued", "hop": hop.seq, "queue": hop.queue, "priority": hop.priority, "resume": True}
+        self.bus.emit(run_id, Kind.STATUS, data=told)
+        self.bus.announce(RunChange(run_id, hop.tenant, RunStatus.QUEUED))
         await self.publish(HopRef(run_id, hop.seq, hop.queue, hop.priority))
         return True
 

@@ -42,6 +42,10 @@ class Limits:
         self.queued = max(0, self.queued - 1)
         self.live[tenant] = max(0, self.live.get(tenant, 0) - 1)
 
+    def returned(self) -> None:
+        """A parked Run is queued again; it was unfinished all the time."""
+        self.queued += 1
+
     def started(self) -> None:
         """A queued Run was claimed."""
         self.queued = max(0, self.queued - 1)

@@ -16,7 +16,7 @@ import structlog
 
 from runs.aftermath import Moved
 from runs.driver.drive import Failed, NotMine, Waiting
-from runs.errors import LychdError, Unknown
+from runs.errors import LychdError, Unknown, first_line
 from runs.events.bus import RunEventBus
 from runs.events.event import Kind
 from runs.ledger.claim import Claimed
@@ -64,7 +64,7 @@ class Parking:
             raise
         except (LychdError, psycopg.Error) as error:
             code = error.code if isinstance(error, LychdError) else "refused_by_database"
-            return Failed(code, str(error).splitlines()[0], ask.node)
+            return Failed(code, first_line(error), ask.node)
         await seam("park.opened")
         request = Park(
             claimed.run_id, claimed.seq, claimed.claim_id, kind.status, kind.name, ask.owner_id, kind.park_proof
@@ -106,4 +106,4 @@ class Parking:
                     await self.resume(kind, run_id, owner_id)
         except (LychdError, psycopg.Error, OSError, TimeoutError) as error:
             # The wait stands whatever becomes of this look (WAIT-14).
-            log.warning("park.look_failed", run=str(run_id), owner=str(owner_id), error=str(error).splitlines()[0:1])
+            log.warning("park.look_failed", run=str(run_id), owner=str(owner_id), error=first_line(error))

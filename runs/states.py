@@ -52,8 +52,9 @@ UNCLAIMED = frozenset({D.PENDING, D.PUBLISHED})
 class Edge:
     """One change of Run truth.
 
-    `generation` says whether the exact `enqueue_seq` is part of the guard, `claimant` whether the claim is. A target
-    of None leaves the status or the delivery as it is; `from_delivery` None means that no delivery is asked for.
+    `generation` says whether the exact `enqueue_seq` is part of the guard, `claimant` whether the claim is, `owner`
+    whether the owner of the wait is proved on its own row. A target of None leaves the status or the delivery as it is;
+    `from_delivery` None means that no delivery is asked for.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Edge:
     to_delivery: DeliveryState | None
     generation: bool = True
     claimant: bool = False
+    owner: bool = False
 
 
 def _f[T](*values: T) -> frozenset[T]:
@@ -92,6 +94,17 @@ EDGES: dict[str, Edge] = {
         Edge("finish_cancel", _f(S.CANCELLING), S.CANCELLED, frozenset(DeliveryState), D.SETTLED),
     )
 }
+
+# Edges of several statements in one transaction, for every kind of wait: to its parked status, and back from it.
+WAITS: tuple[Edge, ...] = tuple(
+    edge
+    for status in RunStatus
+    if status in PARKED
+    for edge in (
+        Edge("park", _f(S.RUNNING), status, _f(D.CLAIMED), D.SETTLED, claimant=True, owner=True),
+        Edge("resume", _f(status), S.QUEUED, None, D.PENDING, generation=False, owner=True),
+    )
+)
 
 # What the generic status writer may do (1.1 of the contracts): everything else has an edge of its own.
 GENERIC: frozenset[tuple[RunStatus, RunStatus]] = frozenset(

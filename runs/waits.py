@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runs.errors import Corrupt
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a node asked of an owner that is to be opened; the same for the same activation of the node."""
+    """What a node asked of an owner that is to be opened; the same for the same activation of the node.
+
+    `seq` and `claim_id` are of the hop that asks: only while they hold may the owner be written (ruling 6).
+    """
 
     owner_id: uuid.UUID
     run_id: uuid.UUID
@@ -36,14 +40,24 @@ class Ask:
     asked_by: uuid.UUID | None
     sigil_name: str
     source: str
+    seq: int
+    claim_id: uuid.UUID
+
+
+# Where a page of answered owners begins: when the owner answered, and its id.
+type Place = tuple[datetime, uuid.UUID]
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A Run that is still parked although its owner has answered: to be resumed by the relay."""
+    """A Run that is still parked although its owner has answered: to be resumed by the relay.
+
+    `place` is its key in the order of `WaitKind.tick`.
+    """
 
     run_id: uuid.UUID
     owner_id: uuid.UUID
+    place: Place | None = None
 
 
 class WaitKind(Protocol):
@@ -52,6 +66,7 @@ class WaitKind(Protocol):
     Attributes:
         name: the `kind` of the outcome and of `Run.wait_kind`.
         status: the parked status of its Runs.
+        shown_in: the list of a snapshot in which its owners are told: consents or jobs.
         park_proof: a query with `%(owner)s` and `%(run)s` that locks the owner `for share` and returns a row exactly
             if it belongs to the Run and may still be waited for (WAIT-2, WAIT-4).
         resume_proof: likewise, exactly if the owner has answered with a whole receipt and was not cancelled (WAIT-6).
@@ -59,6 +74,7 @@ class WaitKind(Protocol):
 
     name: str
     status: RunStatus
+    shown_in: str
     park_proof: str
     resume_proof: str
 
@@ -75,6 +91,9 @@ class WaitKind(Protocol):
 
         Returns:
             Whether the owner has answered already (a standing policy).
+
+        Raises:
+            LychdError: the activation asked something else before; the node fails with this sentence.
         """
         ...
 
@@ -86,8 +105,13 @@ class WaitKind(Protocol):
         """The owner in the words of the interface, for events and snapshots."""
         ...
 
-    async def tick(self, ledger: Ledger, reads: Reads, limit: int) -> Iterable[Pending]:
-        """One bounded look for Runs whose owner has answered; also what is due by the clock (expiry)."""
+    async def tick(self, ledger: Ledger, reads: Reads, limit: int, after: Place | None = None) -> Iterable[Pending]:
+        """One bounded look for Runs whose owner has answered; also what is due by the clock (expiry).
+
+        Args:
+            limit: most owners of the page.
+            after: the place of the last owner of the page before; None: from the first.
+        """
         ...
 
     async def is_latest(self, reads: Reads, run_id: uuid.UUID, owner_id: uuid.UUID) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
+from lychd.cli.answering import at_terminal
 from lychd.cli.command import Exit
 from lychd.cli.connection import Connection
 from lychd.cli.output import Output, status_style
@@ -37,7 +38,7 @@ async def follow(
     patience: float = PATIENCE_SECONDS,
     since: Callable[[Event], bool] | None = None,
 ) -> int:
-    """Show a Run until it ends.
+    """Show a Run until it ends; what it asks can be answered where a person sits at the terminal.
 
     Args:
         run: as it was when following began.
@@ -52,6 +53,7 @@ async def follow(
     Cancellation: the terminal is left as it was; the Run goes on.
     """
     view = view_for(out)
+    answering = at_terminal(client, connection, out) if wait else None
     _begin(out, run)
     status: str | None = None
     shown = since is None
@@ -61,6 +63,8 @@ async def follow(
                 shown = shown or (since is not None and isinstance(message, Event) and since(message))
                 if shown or isinstance(message, Lost | End):
                     view.show(message)
+                if answering is not None:
+                    await answering.hear(message)
                 if isinstance(message, Lost):
                     await client.move(connection.where_now())
                 elif isinstance(message, End):
@@ -72,6 +76,8 @@ async def follow(
                         status = now["status"]
                         break
     finally:
+        if answering is not None:
+            await answering.close()
         view.close()
     final = await client.run(run["id"])
     _end(out, final, str(status))

@@ -42,6 +42,11 @@ def block(value: Any, most: int = BLOCK) -> str:
     return harmless(json.dumps(value, ensure_ascii=False, indent=2, default=str), most, keep="\n")
 
 
+def block_of_text(text: str, most: int = BLOCK) -> str:
+    """Text of several lines, harmless."""
+    return harmless("\n".join(text.splitlines()), most, keep="\n")
+
+
 def sentence(text: str) -> str:
     """The text with exactly one mark at its end."""
     bare = text.strip().rstrip(".")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lychd.cli.output import Output, Piece, status_style
-from lychd.cli.texts import block, clock, harmless, moment, one_line
+from lychd.cli.texts import block, block_of_text, clock, harmless, moment, one_line
 from lychd.cli.wording import failure, number, progress, told, unsettled, word
 from lychd.client import End, Event, Gap, Lost, Message, Resync
 
@@ -21,6 +21,7 @@ SUBJECT_WIDTH = 12
 # Plain text has no bar: between two lines of progress of one node lie at least so many seconds.
 PROGRESS_SECONDS = 1.0
 TOKEN_LINE = 200
+FACTS = 40
 
 
 def show_run(out: Output, run: Json, *, payloads: bool = True) -> None:
@@ -57,6 +58,32 @@ def show_run(out: Output, run: Json, *, payloads: bool = True) -> None:
             if run.get(name) is not None:
                 out.line((f"  {name}", "dim"))
                 out.text("\n".join(f"    {line}" for line in block(run[name]).split("\n")))
+
+
+def show_question(out: Output, consent: Json) -> None:
+    """What a Consent asks, below a line that names it: everything that its digest covers."""
+    if consent.get("body"):
+        out.text("\n".join(f"    {line}" for line in block_of_text(str(consent["body"])).split("\n")))
+    facts = consent.get("facts")
+    shown: list[tuple[str, Piece]] = [
+        (f"  {one_line(name, 40)}", one_line(value))
+        for name, value in list(facts.items() if isinstance(facts, dict) else [])[:FACTS]
+    ]
+    if isinstance(facts, dict) and len(facts) > FACTS:
+        shown.append(("  …", f"{len(facts) - FACTS:,} more"))
+    if consent.get("effect") is not None:
+        shown.append(("  on yes", one_line(consent["effect"])))
+    shown.append(("  risk", one_line(consent.get("risk"), 20)))
+    needs = consent.get("requires") or {}
+    if isinstance(needs, dict):
+        if number(needs.get("quorum", 1)) not in {None, 1}:
+            given = f"{one_line(consent.get('grants'), 10)} of {one_line(needs['quorum'], 10)} people have said yes"
+            shown.append(("  quorum", given))
+        shown += [(f"  {name}", one_line(needs[name], 150)) for name in ("permission", "group") if needs.get(name)]
+    if consent.get("expires_at"):
+        shown.append(("  expires", moment(consent["expires_at"])))
+    shown.append(("  id", one_line(consent.get("id"), 40)))
+    out.facts(shown)
 
 
 class View(Protocol):
@@ -145,6 +172,8 @@ class TextView:
             self._bars.end(event.node)
         text, style = told(event)
         self._line(event.at, event.node, (text, style))
+        if event.kind == "consent" and event.data.get("status") == "pending":
+            show_question(self._out, event.data)
 
     def _progress(self, event: Event) -> None:
         if self._bars:

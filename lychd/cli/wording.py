@@ -50,6 +50,8 @@ def told(event: Event) -> tuple[str, str]:
             return one_line(data.get("message"), 2000) + harmless(rest, 2000), style
         case "fragment":
             return f"{one_line(data.get('name'), 80)}: {one_line(data.get('refused') or data.get('data'))}", "cyan"
+        case "consent":
+            return consent(data)
         case "transition" if "step" in data:
             return _step(data), "dim"
         case "done":
@@ -58,6 +60,19 @@ def told(event: Event) -> tuple[str, str]:
             return word(status) + (f": {failure(error)}" if isinstance(error, dict) else ""), status_style(status)
         case _:
             return f"{harmless(event.kind, 40)} {one_line(data)}", "magenta"
+
+
+CONSENT_STYLES = {"pending": "magenta", "granted": "green", "denied": "red", "expired": "yellow", "cancelled": "yellow"}
+
+
+def consent(found: Json) -> tuple[str, str]:
+    """What a Consent asks, or how it was answered, on one line, and its style."""
+    status = str(found.get("status"))
+    title, style = one_line(found.get("title"), 200), CONSENT_STYLES.get(status, "magenta")
+    if status == "pending":
+        return f"asks: {title}", style
+    said = f": {one_line(found['comment'])}" if found.get("comment") else ""
+    return f"{title}: {harmless(status, 20)} by {one_line(found.get('decided_by'), 150)}{said}", style
 
 
 def progress(data: Json) -> str:

@@ -166,6 +166,40 @@ class Client:
         """One Pattern: revision, digest, schemas, nodes and edges."""
         return await self._get(f"/patterns/{quote(key, safe='')}")
 
+    async def consents(
+        self,
+        *,
+        status: str | None = None,
+        run: str | uuid.UUID | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Json:
+        """A page of Consents, newest first: `{"items": […], "next": cursor or None}`."""
+        run = _id(run) if run is not None else None
+        return await self._get("/consents", status=status, run=run, limit=str(limit), cursor=cursor)
+
+    async def consent(self, consent: str | uuid.UUID) -> Json:
+        """One Consent; `you` says whether this token may decide it."""
+        return await self._get(f"/consents/{_id(consent, 'Consent')}")
+
+    async def decide(
+        self, consent: str | uuid.UUID, *, grant: bool, comment: str = "", digest: str | None = None
+    ) -> Json:
+        """Grant or deny; safe to repeat. Returns the Consent as it stands then.
+
+        Args:
+            digest: of the Consent as it was shown; an answer to another question is refused.
+
+        Raises:
+            OutcomeUnknown: the answer was lost; repeat it, or look at the Consent.
+        """
+        body: Json = {"verdict": "grant" if grant else "deny", "comment": comment}
+        if digest is not None:
+            body["digest"] = digest
+        content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        path = f"/consents/{_id(consent, 'Consent')}/decision"
+        return parsed((await self._wire.ask("POST", path, content=content, headers=headers)).content)
+
     async def ready(self) -> Json:
         """What `/readyz` says: `{"ready": bool, "checks": […]}`, whether ready or not."""
         return await self._wire.ready()
@@ -202,11 +236,11 @@ class Client:
         return parsed((await self._wire.ask("GET", path, params=given)).content)
 
 
-def _id(run: str | uuid.UUID) -> str:
+def _id(of: str | uuid.UUID, what: str = "Run") -> str:
     try:
-        return str(uuid.UUID(str(run)))
+        return str(uuid.UUID(str(of)))
     except ValueError as error:
-        raise Refused(f"{str(run)[:100]!r} is not the id of a Run.") from error
+        raise Refused(f"{str(of)[:100]!r} is not the id of a {what}.") from error
 
 
 def _header(key: str) -> str:

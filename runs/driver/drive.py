@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from runs import ids, payloads
 from runs import reads as rows
 from runs.custody import Drain
-from runs.driver.codec import Ended, Resumable, before_node, resumable
+from runs.driver.codec import Ended, before_node
 from runs.driver.context import NodeContext
+from runs.driver.returning import answer, journal, place_of
 from runs.driver.steps import Entry, Hop, HopLost, StepJournal
 from runs.driver.threads import Threads
 from runs.errors import LychdError, NodeFailed, Unknown
@@ -33,12 +35,6 @@ from runs.patterns import Finish, Goto, RunInfo, Verdict, Wait
 from runs.patterns.pattern import AnyPattern
 from runs.seams import seam
 from runs.waits import Ask, WaitKind, WaitKinds
-
-
-class StasisLost(NodeFailed):
-    """The Run was to return from a checkpoint, and there is none that can be used."""
-
-    code, title = "stasis_lost", "Stasis lost"
 
 
 class NodeTimeout(NodeFailed):
@@ -124,12 +120,14 @@ class Driver:
         try:
             given = pattern.parse_input(claimed.input)
             if claimed.resume:
-                point = self._point(claimed)
+                point = place_of(claimed)
                 if isinstance(point, Ended):
                     return Finished(payloads.check(point.output, "output", self.limit))
                 node, visit, state = point.node, point.visit, pattern.parse_state(point.state)
-                recorded = await self._journal(hop, visit)
-                verdict = await self._answer(point)
+                recorded = await journal(self.reads, hop, visit)
+                verdict, told = await answer(self.reads, self.waits, point)
+                if told is not None:
+                    self.bus.emit(hop.run_id, Kind(told["kind"]), node=node, data=told["owner"])
             else:
                 node, visit, state = pattern.manifest.start, 0, pattern.initial_state(given)
                 recorded = {}
@@ -151,9 +149,9 @@ class Driver:
                 verdict = None
                 if isinstance(outcome, Finish):
                     return Finished(payloads.check(pattern.dump_output(outcome.output), "output", self.limit))
-                state_json = payloads.check(pattern.dump_state(state), "state", self.limit)
                 if isinstance(outcome, Wait):
-                    return await self._wait(hop, claimed, info, outcome, state_json)
+                    return await self._wait(hop, claimed, info, outcome, partial(pattern.dump_state, state))
+                state_json = payloads.check(pattern.dump_state(state), "state", self.limit)
                 node, visit, recorded = outcome.node, visit + 1, {}
                 if pattern.manifest.durable:
                     if self.drain.asked and pattern.manifest.node(node).replay_safe:
@@ -166,33 +164,24 @@ class Driver:
         except LychdError as error:
             return Failed(error.code, error.detail, node)
 
-    def _point(self, claimed: Claimed) -> Resumable | Ended:
-        if claimed.snapshots is None:
-            raise StasisLost("The Run was to return from a checkpoint, and there is none.")
-        point = resumable(claimed.snapshots)
-        if point is None:
-            raise StasisLost("The Run was to return from a checkpoint, and it names no node to return to.")
-        return point
+    async def _wait(
+        self, hop: Hop, claimed: Claimed, info: RunInfo, outcome: Wait[str], state: Callable[[], Any]
+    ) -> Waiting:
+        """As `_ask`; the node has left only when that is done, else it has failed (WAIT-18)."""
+        began = time.monotonic()
+        emit = partial(self.bus.emit, hop.run_id)
+        try:
+            state_json = payloads.check(state(), "state", self.limit)
+            waiting = await self._ask(hop, claimed, info, outcome, state_json)
+        except (HopLost, Unknown):
+            raise
+        except Exception as error:
+            raise self._left(emit, info, began, _failure(info.node, error), error) from error
+        left = {"phase": "left", "visit": info.visit, "to": outcome.then, "waits": outcome.kind}
+        emit(Kind.NODE, node=info.node, data={**left, "ms": round((time.monotonic() - began) * 1000, 1)})
+        return waiting
 
-    async def _journal(self, hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
-        return {
-            (row.name, row.occurrence): Entry(row.args_digest, row.result)
-            for row in await rows.journal(self.reads, hop.run_id, visit)
-        }
-
-    async def _answer(self, point: Resumable) -> Verdict | None:
-        """The durable answer to the wait that the checkpoint names; never what a message said of it (WAIT-9)."""
-        if point.wait is None:
-            return None
-        kind = self.waits.get(point.wait["kind"])
-        if kind is None:
-            raise StasisLost(f"The Run waited for a {point.wait['kind']}, and that kind of wait is not installed.")
-        answer = await kind.answer(self.reads, uuid.UUID(point.wait["owner"]))
-        if answer is None:
-            raise StasisLost("The Run returned from a wait whose owner has not answered.")
-        return answer
-
-    async def _wait(self, hop: Hop, claimed: Claimed, info: RunInfo, outcome: Wait[str], state_json: str) -> Waiting:
+    async def _ask(self, hop: Hop, claimed: Claimed, info: RunInfo, outcome: Wait[str], state_json: str) -> Waiting:
         """Checkpoint the Run before the node that comes after the wait, owner included (WAIT-2)."""
         kind = self.waits.get(outcome.kind)
         if kind is None:
@@ -211,6 +200,8 @@ class Driver:
             asked_by=claimed.user_id,
             sigil_name=claimed.sigil_name,
             source=claimed.source,
+            seq=hop.seq,
+            claim_id=hop.claim_id,
         )
         await self._checkpoint(
             hop, outcome.then, info.visit + 1, state_json, wait={"kind": outcome.kind, "owner": str(owner)}
@@ -251,11 +242,8 @@ class Driver:
         verdict: Verdict | None,
     ) -> tuple[Goto[str] | Finish[Any] | Wait[str], Any]:
         """One activation of one node: its outcome, and the state as it left it."""
-
-        def emit(kind: Kind, *, node: str | None = None, data: dict[str, Any]) -> Any:
-            return self.bus.emit(hop.run_id, kind, node=node, data=data)
-
-        journal = StepJournal(
+        emit = partial(self.bus.emit, hop.run_id)
+        steps = StepJournal(
             hop=hop,
             visit=info.visit,
             node=info.node,
@@ -270,7 +258,7 @@ class Driver:
             state=state,
             run=info,
             emit=emit,
-            journal=journal,
+            journal=steps,
             threads=self.threads,
             limit=self.limit,
             verdict=verdict,
@@ -295,7 +283,10 @@ class Driver:
         finally:
             context.cancel()
             context.close()
-        way = "finish" if isinstance(outcome, Finish) else outcome.node if isinstance(outcome, Goto) else outcome.then
+        if isinstance(outcome, Wait):
+            # It has not left before the Run is ready to wait.
+            return outcome, context.state
+        way = "finish" if isinstance(outcome, Finish) else outcome.node
         emit(
             Kind.NODE,
             node=info.node,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, LiteralString, cast
@@ -31,8 +31,11 @@ HOT: tuple[Edge[Any, Any], ...] = (
     SETTLE,
     DISCARD_CHECKPOINT,
 )
-# One a hot edge, the slow road, scripts, evidence.
-CONNECTIONS = len(HOT) + 3
+# Scripts hold their connection for several statements and wait for locks in between: one that waits must not hold up
+# every park, verdict and resume of the Vessel.
+SCRIPTS = 4
+# One a hot edge, the slow road, evidence, scripts.
+CONNECTIONS = len(HOT) + 2 + SCRIPTS
 # A batch takes its rows with `skip locked`; what little it may wait for holds up all its requests.
 BATCH_LOCK_TIMEOUT_MS = 500
 
@@ -67,8 +70,11 @@ class Ledger:
         opened = partial(LedgerConnection, conninfo, patience=patience, answer_within=answer_within)
         self._slow = SlowRoad(opened("slow", lock_timeout_ms=lock_timeout_ms, tell_locked=True), patience)
         self._rare: set[asyncio.Future[Any]] = set()
-        self._scripts = opened("scripts", lock_timeout_ms=5000)
-        self._script_turn = asyncio.Lock()
+        self._scripts = [opened("scripts", lock_timeout_ms=5000) for _ in range(SCRIPTS)]
+        # Last in, first out: while one is enough the others are never opened.
+        self._free: asyncio.LifoQueue[LedgerConnection] = asyncio.LifoQueue()
+        for connection in self._scripts:
+            self._free.put_nowait(connection)
         # The writer has its own patience and isolates what keeps breaking a connection.
         self._evidence = opened("evidence", patience=1.0)
         self._hot: dict[str, Coalescer[Any, Any]] = {
@@ -91,15 +97,12 @@ class Ledger:
         hot = self._hot.get(edge.name)
         if hot is not None:
             return cast("Awaitable[Outcome[T]]", hot.submit(request))
-        work = asyncio.ensure_future(self._slow(edge, request))
-        self._rare.add(work)
-        work.add_done_callback(self._rare.discard)
-        return asyncio.shield(work)
+        return self._apart(self._slow(edge, request))
 
     async def script[T](self, script_of: ScriptFactory[T]) -> T:
         """Run a several-statement edge in one transaction; it is begun anew if the connection is lost before its end.
 
-        Cancellation: the transaction is rolled back unless it had committed; shield it where that must be known.
+        Cancellation: the transaction is rolled back unless it had committed; use `lasting` where it must complete.
         """
 
         async def work(connection: psycopg.AsyncConnection[Any]) -> T:
@@ -113,8 +116,21 @@ class Ledger:
             except StopIteration as done:
                 return done.value
 
-        async with self._script_turn:
-            return await self._scripts.transaction(work)
+        scripts = await self._free.get()
+        try:
+            return await scripts.transaction(work)
+        finally:
+            self._free.put_nowait(scripts)
+
+    def lasting[T](self, script_of: ScriptFactory[T]) -> Awaitable[T]:
+        """As `script`, but the transaction goes on to its end although the awaiting caller is cancelled."""
+        return self._apart(self.script(script_of))
+
+    def _apart[T](self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        task = asyncio.ensure_future(work)
+        self._rare.add(task)
+        task.add_done_callback(self._rare.discard)
+        return asyncio.shield(task)
 
     @property
     def evidence(self) -> LedgerConnection:
@@ -132,7 +148,8 @@ class Ledger:
         if self._rare:
             await asyncio.wait(self._rare)
         await self._slow.close()
-        await self._scripts.close()
+        for connection in self._scripts:
+            await connection.close()
         await self._evidence.close()
 
 

@@ -41,19 +41,19 @@ where r.id = %(run)s::uuid
 for no key update of r, d
 """
 
-PARK_RUN = """
-update runs_run
-set status = %(status)s::text, wait_kind = %(kind)s::text, wait_owner = %(owner)s::uuid, wait_since = now(),
-    error_code = null, error_message = null, error_node = null, updated_at = now()
-where id = %(run)s::uuid
-returning id
-"""
-
-SETTLE_DELIVERY = """
-update runs_rundelivery
+PARK = """
+with run as (
+    update runs_run
+    set status = %(status)s::text, wait_kind = %(kind)s::text, wait_owner = %(owner)s::uuid, wait_since = now(),
+        error_code = null, error_message = null, error_node = null, updated_at = now()
+    where id = %(run)s::uuid
+    returning id
+)
+update runs_rundelivery d
 set state = 'settled', settled_at = now(), updated_at = now()
-where id = %(delivery)s::bigint
-returning id
+from run
+where d.run_id = run.id and d.id = %(delivery)s::bigint
+returning d.id
 """
 
 
@@ -77,8 +77,7 @@ def park(request: Park) -> Script[Outcome[None]]:
         return (yield from _explain(request, params))
     if not (yield Statement(request.proof, params)):
         return Lost(Reason.NO_OWNER, None)
-    yield Statement(PARK_RUN, params)
-    yield Statement(SETTLE_DELIVERY, {"delivery": locked[0][0]})
+    yield Statement(PARK, {**params, "delivery": locked[0][0]})
     return Won(None)
 
 

@@ -43,7 +43,7 @@ class Verdict:
 
     Attributes:
         owner: id of the record that was asked.
-        granted: True for a grant; denied, expired and cancelled are no.
+        granted: True for a grant that holds; denied, expired and cancelled are no.
         status: the owner's status: granted, denied, expired, cancelled.
         by, at, comment, surface: the receipt.
         digest: of exactly what was shown.
@@ -70,6 +70,9 @@ class Verdict:
             NotGranted: the answer was no.
             EffectChanged: the digest over what was shown and this effect is not the approved one.
         """
+        if not self.granted and self.status == "granted":
+            asked = self.shown.get("title", "")
+            raise NotGranted(f"The question {asked!r} was granted by {self.by}, which does not hold any more.")
         if not self.granted:
             raise NotGranted(
                 f"The question {self.shown.get('title', '')!r} was answered with {self.status} by {self.by}."

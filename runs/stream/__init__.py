@@ -9,5 +9,6 @@ from runs.stream.feed import Feed, Feeds
 from runs.stream.messages import Message, What
 from runs.stream.run import RunStream
 from runs.stream.sources import Sources, Writable
+from runs.stream.table import RUNS, Row, Table
 
-__all__ = ["Feed", "Feeds", "Message", "RunStream", "Sources", "What", "Writable"]
+__all__ = ["RUNS", "Feed", "Feeds", "Message", "Row", "RunStream", "Sources", "Table", "What", "Writable"]

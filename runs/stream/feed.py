@@ -1,7 +1,7 @@
-"""The changes of all Runs of a tenant, read from the database once for all who watch (ruling 35).
+"""The changes of all Runs of a tenant, or of all rows of another table, read once for all who watch (ruling 35).
 
 The bus only says that it is worth a look: what is told was read by its key (updated_at, id), so changes that other
-surfaces and other processes made are seen as well, a little later. Each message is a Run's whole standing, so one
+surfaces and other processes made are seen as well, a little later. Each message is a row's whole standing, so one
 that comes twice changes nothing. Nothing here writes.
 """
 
@@ -19,19 +19,17 @@ import structlog
 from runs.backoff import delays
 from runs.errors import Degraded
 from runs.events.bus import Changes
-from runs.events.event import Resync, RunChange
+from runs.events.event import End, Resync, RunChange
 from runs.events.log import Log, Reader
 from runs.paging import Cursor as Place
-from runs.stream import messages
 from runs.stream.messages import Message
-from runs.stream.rows import Changed, changes_after, clock, newest
+from runs.stream.rows import clock
 from runs.stream.sources import Sources, Writable, always
+from runs.stream.table import REPLAY, Row, Table
 
 log = structlog.get_logger(__name__)
 
 NEWEST = 50
-REPLAY = 1024
-PAGE = 500
 # Seconds between looks when the bus says nothing: what others changed is seen at the latest then.
 LOOK_SECONDS = 2.0
 # A row gets its time when its transaction begins but is seen when that ends: so far back each look begins.
@@ -42,34 +40,35 @@ LEAST_PAUSE = 0.05
 BEGINNING = Place(datetime(1970, 1, 1, tzinfo=UTC), uuid.UUID(int=0))
 
 
-class Feeds:
+class Feeds[T: Row]:
     """The feeds of one Vessel by tenant; each lives while somebody watches."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, table: Table[T]) -> None:
         self._sources = sources
-        self._tenants: dict[str, _Tenant] = {}
+        self._table = table
+        self._tenants: dict[str, _Tenant[T]] = {}
 
-    def feed(self, tenant: str, *, cursor: Place | None = None, writable: Writable = always) -> Feed:
+    def feed(self, tenant: str, *, cursor: Place | None = None, writable: Writable = always) -> Feed[T]:
         """A reader of a tenant's changes.
 
         Args:
             cursor: of the last message that the client has; what changed since comes first, or a resync.
             writable: waited for before anything is taken.
         """
-        return Feed(self._sources, tenant, self._watch, cursor, writable)
+        return Feed(self._sources, self._table, tenant, self._watch, cursor, writable)
 
-    def _watch(self, tenant: str) -> _Tenant:
+    def _watch(self, tenant: str) -> _Tenant[T]:
         watched = self._tenants.get(tenant)
         if watched is None or watched.over:
-            watched = self._tenants[tenant] = _Tenant(self._sources, tenant, self._forget)
+            watched = self._tenants[tenant] = _Tenant(self._sources, self._table, tenant, self._forget)
         return watched
 
-    def _forget(self, tenant: str, watched: _Tenant) -> None:
+    def _forget(self, tenant: str, watched: _Tenant[T]) -> None:
         if self._tenants.get(tenant) is watched:
             del self._tenants[tenant]
 
 
-class Feed:
+class Feed[T: Row]:
     """An asynchronous iterator of messages, to be used with `async with`.
 
     Cancellation of `__anext__`: at once; leave the block then.
@@ -78,20 +77,22 @@ class Feed:
     def __init__(
         self,
         sources: Sources,
+        table: Table[T],
         tenant: str,
-        watch: Callable[[str], _Tenant],
+        watch: Callable[[str], _Tenant[T]],
         cursor: Place | None,
         writable: Writable,
     ) -> None:
         self._reads = sources.reads
+        self._table = table
         self._tenant = tenant
         self._watch = watch
         self._cursor = cursor
         self._writable = writable
-        self._watched: _Tenant | None = None
-        self._reader: Reader[Changed] | None = None
+        self._watched: _Tenant[T] | None = None
+        self._reader: Reader[T] | None = None
         self._ahead: deque[Message] = deque()
-        # What the client knows of Runs that may come once more from the log, where they may be older.
+        # What the client knows of rows that may come once more from the log, where they may be older.
         self._known: dict[uuid.UUID, datetime] = {}
 
     async def __aenter__(self) -> Self:
@@ -123,25 +124,26 @@ class Feed:
             item = await anext(self._reader)
             if isinstance(item, Resync):
                 await self._snapshot()
-            elif isinstance(item, Changed) and self._is_news(item):
-                return messages.changed(item)
+            elif not isinstance(item, End) and self._is_news(item):
+                return self._table.changed(item)
         return self._ahead.popleft()
 
     async def _resume(self, cursor: Place) -> bool:
         """Tell what changed since the cursor, if that is not too much."""
-        found = await changes_after(self._reads, self._tenant, _before(cursor), PAGE)
-        if len(found) == PAGE:
+        found = await self._table.changes_after(self._reads, self._tenant, _before(cursor), self._table.page)
+        if len(found) == self._table.page:
             return False
         self._known = {one.id: one.updated_at for one in found}
-        self._ahead.extend(messages.changed(one) for one in found)
+        self._ahead.extend(self._table.changed(one) for one in found)
         return True
 
     async def _snapshot(self) -> None:
-        found = await newest(self._reads, self._tenant, NEWEST)
+        found = await self._table.newest(self._reads, self._tenant, NEWEST)
         self._known = {one.id: one.updated_at for one in found}
-        self._ahead.append(messages.newest(found[0].cursor if found else BEGINNING.encode(), found))
+        latest = max((one.place for one in found), key=lambda place: (place.at, place.id), default=BEGINNING)
+        self._ahead.append(self._table.snapshot(latest.encode(), found))
 
-    def _is_news(self, one: Changed) -> bool:
+    def _is_news(self, one: T) -> bool:
         told = self._known.get(one.id)
         if told is None:
             return True
@@ -151,25 +153,28 @@ class Feed:
         return True
 
 
-class _Tenant:
+class _Tenant[T: Row]:
     """Looks for one tenant's changes, as a task, while it has readers."""
 
-    def __init__(self, sources: Sources, tenant: str, forget: Callable[[str, _Tenant], None]) -> None:
+    def __init__(
+        self, sources: Sources, table: Table[T], tenant: str, forget: Callable[[str, _Tenant[T]], None]
+    ) -> None:
         self._sources = sources
+        self._table = table
         self._tenant = tenant
         self._forget = forget
-        self._log: Log[Changed] = Log("feed")
+        self._log: Log[T] = Log("feed")
         self._seen: dict[uuid.UUID, datetime] = {}
         self._high = BEGINNING
         self._primed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name=f"feed {tenant}")
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name=f"feed of {table.name} {tenant}")
 
     @property
     def over(self) -> bool:
         """Whether the task has ended or is about to."""
         return self._task.done() or self._log.ended
 
-    def reader(self) -> Reader[Changed]:
+    def reader(self) -> Reader[T]:
         """A reader from now on."""
         return Reader(self._log, self._log.next - 1, backlog=REPLAY, on_close=_nothing, on_resync=_nothing)
 
@@ -229,21 +234,21 @@ class _Tenant:
         """Append what changed since the last look; returns how many rows that took."""
         looked, after = 0, _before(self._high)
         while True:
-            page = await changes_after(self._sources.reads, self._tenant, after, PAGE)
+            page = await self._table.changes_after(self._sources.reads, self._tenant, after, self._table.page)
             looked += len(page)
             for one in page:
                 if self._seen.get(one.id) != one.updated_at:
                     self._seen[one.id] = one.updated_at
                     if tell:
-                        self._log.append(one, most=REPLAY, weight=REPLAY)
+                        self._log.append(one, most=REPLAY, weight=self._table.size)
             if page:
                 after = page[-1].place
-            if len(page) < PAGE:
+            if len(page) < self._table.page:
                 break
         if after.at > self._high.at:
             self._high = after
         horizon = _before(self._high).at
-        self._seen = {run: at for run, at in self._seen.items() if at >= horizon}
+        self._seen = {key: at for key, at in self._seen.items() if at >= horizon}
         return looked
 
     async def _nudged(self, nudges: Changes) -> None:

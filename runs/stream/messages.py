@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -23,6 +23,7 @@ class What(StrEnum):
     GAP = "gap"
     RESYNC = "resync"
     RUN = "run"
+    ROW = "row"
     END = "end"
     SILENCE = "silence"
 
@@ -55,9 +56,12 @@ def gap(first: int, last: int) -> Message:
     return Message(What.GAP, _encode({"type": "gap", "from": first, "to": last}))
 
 
-def resync(cursor: Cursor, row: RunRow) -> Message:
-    """The snapshot that replaces everything up to `cursor`; `head` is the number of the last event so far, -1: none."""
-    snapshot: dict[str, Any] = {"run": row.to_json(), "head": cursor.seq, "consents": [], "jobs": []}
+def resync(cursor: Cursor, row: RunRow, owners: Mapping[str, list[dict[str, Any]]] | None = None) -> Message:
+    """The snapshot that replaces everything up to `cursor`; `head` is the number of the last event so far, -1: none.
+
+    `owners` are the `consents` and `jobs` that the Run waits for.
+    """
+    snapshot: dict[str, Any] = {"run": row.to_json(), "head": cursor.seq, "consents": [], "jobs": [], **(owners or {})}
     text = _encode({"type": "resync", "cursor": str(cursor), "snapshot": snapshot})
     return Message(What.RESYNC, text, str(cursor))
 
@@ -70,6 +74,17 @@ def end(status: str) -> Message:
 def changed(one: Changed) -> Message:
     """A Run's new standing, for readers of all Runs."""
     return Message(What.RUN, _encode({"type": "run", "cursor": one.cursor, **one.to_json()}), one.cursor)
+
+
+def row(name: str, cursor: str, told: Mapping[str, Any]) -> Message:
+    """The new standing of a row of another table, with its `type`."""
+    return Message(What.ROW, _encode({"type": name, "cursor": cursor, **told}), cursor)
+
+
+def snapshot(name: str, cursor: str, rows: Iterable[Mapping[str, Any]]) -> Message:
+    """The snapshot of a list of such rows."""
+    text = _encode({"type": "resync", "cursor": cursor, "snapshot": {name: list(rows)}})
+    return Message(What.RESYNC, text, cursor)
 
 
 def newest(cursor: str, rows: Iterable[Changed]) -> Message:

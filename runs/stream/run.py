@@ -11,7 +11,7 @@ import asyncio
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Self
+from typing import Any, Self
 
 import structlog
 
@@ -235,7 +235,7 @@ class RunStream:
         if row is None:
             self._over = True
             return
-        self._ahead.append(messages.resync(self._target, row))
+        self._ahead.append(messages.resync(self._target, row, await self._owners(row)))
         self._cursor, self._seen = self._target, self._target.seq
         self._then = self._listen
         if is_terminal(row.status):
@@ -243,6 +243,14 @@ class RunStream:
             self._ahead.append(messages.end(row.status))
             self._over = True
             self._let_go()
+
+    async def _owners(self, row: rows.RunRow) -> dict[str, list[dict[str, Any]]]:
+        """What the Run waits for, in the words of the interface."""
+        kind = self._sources.waits.get(row.wait_kind) if row.wait_kind is not None else None
+        if kind is None or row.wait_owner is None:
+            return {}
+        told = await kind.describe(self._reads, row.wait_owner)
+        return {kind.shown_in: [told]} if told is not None else {}
 
     async def _silent(self) -> None:
         """Nothing for a while: a Run that ended elsewhere is told of here; else the client hears that we live."""

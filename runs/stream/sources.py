@@ -7,6 +7,7 @@ from typing import Protocol
 
 from runs.events.bus import RunEventBus
 from runs.reads import Reads
+from runs.waits import WaitKinds
 
 # Returns when the connection can take more, False when it is gone (ruling 31).
 type Writable = Callable[[], Awaitable[bool]]
@@ -23,6 +24,11 @@ class Sources(Protocol):
     @property
     def bus(self) -> RunEventBus:
         """What happens now."""
+        ...
+
+    @property
+    def waits(self) -> WaitKinds:
+        """What Runs can wait for."""
         ...
 
     @property

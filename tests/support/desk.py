@@ -41,6 +41,7 @@ def an_admission(**fields: Any) -> Admission:
             "source": "api",
             "surface": "code",
             "sigil_id": None,
+            "user_id": None,
             "sigil_name": "tester",
             "scopes": ("runs:submit",),
             "intent_json": "{}",

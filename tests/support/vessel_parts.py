@@ -435,7 +435,7 @@ async def composed(
 
 def _set_patience(ledger: Ledger, seconds: float) -> None:
     # A lost database is looked for at length; tests of what follows after that do not wait as long.
-    connections = [ledger._slow._connection, ledger._scripts]  # pyright: ignore[reportPrivateUsage]
+    connections = [ledger._slow._connection, *ledger._scripts]  # pyright: ignore[reportPrivateUsage]
     connections += [hot._own for hot in ledger._hot.values()]  # pyright: ignore[reportPrivateUsage]
     for connection in connections:
         connection._patience = seconds  # pyright: ignore[reportPrivateUsage]

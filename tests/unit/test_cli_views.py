@@ -58,7 +58,11 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
             event("done", status="failed", error={"code": "boom", "message": "no", "node": "walk"}),
             "failed: boom in walk: no",
         ),
-        (event("consent", title="Move 12 files"), 'consent {"title": "Move 12 files"}'),
+        (event("consent", title="Move\x1b 12 files", status="pending"), "asks: Move\\x1b 12 files"),
+        (
+            event("consent", title="Move 12 files", status="denied", decided_by="anna", comment="not\nnow"),
+            "Move 12 files: denied by anna: not⏎now",
+        ),
         (event("weather\x1b", sun=True), 'weather\\x1b {"sun": true}'),
     ],
 )

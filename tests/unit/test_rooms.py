@@ -43,6 +43,7 @@ RUN_FIELDS = {"status", "enqueue_seq", "wait_kind", "wait_owner", "quarantined_a
 
 # Every task has an owner that joins it. Who starts one outside a TaskGroup says here who that is.
 TASKS = {
+    "lychd/cli/answering.py": "the question at the terminal; following takes it back and joins it",
     "lychd/hosting/lifespan.py": "the application's lifespan; `abandon` joins it",
     "lychd/hosting/server.py": "one task a connection and the drain of all; the server's stop joins them",
     "lychd/postgres/guard.py": "watches the guard's connection; the guard's close joins it",
@@ -58,7 +59,7 @@ TASKS = {
     "runs/events/repair.py": "one repair a Run; its stop joins them",
     "runs/consumers.py": "sending and the watch for a client that leaves; both joined before the socket closes",
     "runs/ledger/coalescer.py": "the statement in flight of an edge; `close` joins it",
-    "runs/ledger/ledger.py": "an edge that is not coalesced, so that its caller may be cancelled; the caller joins it",
+    "runs/ledger/ledger.py": "what must complete although its caller is cancelled; `close` joins it",
     "runs/relays/supervisor.py": "the loops of the relays; `stop` joins them",
     "runs/sse.py": "the watch for the Vessel's stop; cancelled when the stream is closed",
     "runs/stream/feed.py": "the follower of one tenant's changes; ends with its last reader",
