@@ -15,8 +15,18 @@ from typing import Any
 import psycopg
 import structlog
 
+from runs import payloads
 from runs.driver.drive import Driver, Failed, Finished, NotMine
-from runs.errors import Corrupt, EvidenceFailed, LychdError, NodeFailed, PatternError, PatternNotFound, Unknown
+from runs.errors import (
+    Corrupt,
+    EvidenceFailed,
+    LychdError,
+    NodeFailed,
+    PatternError,
+    PatternNotFound,
+    Unknown,
+    first_line,
+)
 from runs.events.bus import RunEventBus
 from runs.events.event import Kind
 from runs.gate import Gate
@@ -91,12 +101,12 @@ class Ghoul:
             return {"outcome": "skipped", "reason": outcome.reason.value}
         claimed = outcome.value
         self.bus.open(run_id, tenant=claimed.tenant, next_seq=claimed.next_step)
+        self.moved(claimed, "running")
         if cancelled:
             await finish(self._end(claimed, _CANCELLED))
             raise asyncio.CancelledError
         log.debug("run.claimed", run=str(run_id), hop=seq, resume=claimed.resume)
         self.bus.emit(run_id, Kind.STATUS, data={"status": "running", "hop": seq, "resume": claimed.resume})
-        self.moved(claimed, "running")
         try:
             end = await self._carry(claimed)
         except asyncio.CancelledError:
@@ -130,8 +140,12 @@ class Ghoul:
             return Failed(error.code, error.detail, None)
         except psycopg.Error as error:
             # The database answered and refused: a definite failure of this hop, not an unknown one.
-            log.warning("run.refused_by_database", run=str(claimed.run_id), error=str(error).splitlines()[0])
-            return Failed("refused_by_database", str(error).splitlines()[0], None)
+            log.warning("run.refused_by_database", run=str(claimed.run_id), error=first_line(error))
+            return Failed("refused_by_database", first_line(error), None)
+        except Exception as error:
+            # A fault of ours, and no reason to leave the Run behind without an owner.
+            log.exception("run.broke", run=str(claimed.run_id), hop=claimed.seq)
+            return Failed("internal", f"{type(error).__name__}: {error}", None)
 
     def _pinned(self, claimed: Claimed) -> AnyPattern:
         """The exact Pattern of the Run (CLM-9, CLM-11). Never another one, never from the start again."""
@@ -147,6 +161,8 @@ class Ghoul:
         if isinstance(end, NotMine):
             log.info("run.hop_lost", run=str(claimed.run_id), hop=claimed.seq, reason=end.lost.reason.value)
             return {"outcome": "lost", "reason": end.lost.reason.value}
+        if isinstance(end, Failed):
+            end = _storable(end)
         settlement = (
             Settlement(claimed.run_id, claimed.seq, claimed.claim_id, "done", output_json=end.output_json)
             if isinstance(end, Finished)
@@ -155,7 +171,7 @@ class Ghoul:
                 claimed.seq,
                 claimed.claim_id,
                 "failed",
-                error_code=end.code[:50],
+                error_code=end.code,
                 error_message=end.message,
                 error_node=end.node,
             )
@@ -187,7 +203,7 @@ class Ghoul:
             if settlement.status == "failed":
                 raise
             # The output itself is what the database refused; that is the Run's failure, not ours to hide.
-            log.warning("run.output_refused", run=str(settlement.run_id), error=str(error).splitlines()[0])
+            log.warning("run.output_refused", run=str(settlement.run_id), error=first_line(error))
             return await self.ledger.run(
                 SETTLE,
                 Settlement(
@@ -196,7 +212,7 @@ class Ghoul:
                     settlement.claim_id,
                     "failed",
                     error_code="refused_by_database",
-                    error_message=str(error).splitlines()[0],
+                    error_message=first_line(error),
                 ),
             )
 
@@ -212,7 +228,7 @@ class Ghoul:
             await self.ledger.run(DISCARD_CHECKPOINT, DiscardCheckpoint(claimed.run_id, claimed.seq))
         except (psycopg.Error, Unknown) as error:
             # Committed status stands whatever becomes of the cleanup (SET-5); startup deletes it later (REC-25).
-            log.warning("run.checkpoint_kept", run=str(claimed.run_id), error=str(error).splitlines()[0])
+            log.warning("run.checkpoint_kept", run=str(claimed.run_id), error=first_line(error))
 
     async def _evidence(self, run_id: uuid.UUID) -> None:
         try:
@@ -224,4 +240,11 @@ class Ghoul:
             self.bus.close(run_id)
 
 
+def _storable(end: Failed) -> Failed:
+    """The same failure in bounds and in text that the database holds, or settling it would fail as well."""
+    code, message = payloads.escaped(end.code)[:_MOST_CODE], payloads.escaped(end.message)[:_MOST_MESSAGE]
+    return Failed(code or NodeFailed.code, message or NodeFailed.title, end.node)
+
+
+_MOST_CODE, _MOST_MESSAGE = 50, 8000
 _CANCELLED = Failed("worker_cancelled", "The worker was cancelled while it carried this Run.", None)
