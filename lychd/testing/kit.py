@@ -12,8 +12,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import connection
+from django.db import connection, connections
 from pydantic import BaseModel
 
 from lychd import lifespan
@@ -29,6 +30,8 @@ from runs.states import TERMINAL
 from runs.submission import Submission
 
 WITHIN = 30.0
+# For what ends at the moment of the stop; what still works then is not waited for.
+DRAIN = 0.2
 
 
 class VesselKit:
@@ -151,7 +154,7 @@ async def running(patterns: Iterable[AnyPattern] | None = None, **changes: Any) 
     Raises:
         LychdError: one sentence why it cannot start.
     """
-    config: Config = settings.CONFIG.model_copy(update={"drain_seconds": 0.0, **changes})
+    config: Config = settings.CONFIG.model_copy(update={"drain_seconds": DRAIN, **changes})
     registry = None if patterns is None else PatternRegistry(patterns)
     asked: list[tuple[int, str]] = []
 
@@ -164,6 +167,8 @@ async def running(patterns: Iterable[AnyPattern] | None = None, **changes: Any) 
             yield VesselKit(vessel)
         finally:
             await lifespan.shut_down(vessel, stack)
+            # Those of this loop's async queries; the database of the tests cannot be dropped while they are open.
+            await sync_to_async(connections.close_all)()
         if asked:
             raise AssertionError(f"The Vessel asked to be ended: {asked[0][1]}")
 

@@ -96,21 +96,23 @@ def test_files_that_change_or_vanish_between_the_nodes_are_counted_as_changed(pl
     assert (compared.changed, compared.unreadable_total) == (7, 0)
 
 
-def test_a_file_that_changes_while_it_is_read_is_no_duplicate(place: Place) -> None:
+def test_files_that_change_while_they_are_read_are_no_duplicates(place: Place) -> None:
     size = 3 * CHUNK
     place.write("a", b"x" * size)
     place.write("b", b"x" * size)
     found = place.survey()
 
     def meddle(ear: Ear) -> bool:
-        if ear.looks == 4:  # in the middle of the first whole file, whose beginning was compared already
-            place.write("a", b"x" * (size - 1) + b"y")
+        if ear.looks == 4:  # in the middle of the first whole file, before the second one is opened
+            for name in ("a", "b"):
+                place.write(name, b"x" * size)
+                os.utime(place.root / name, ns=(1, 1))
         return False
 
     place.ear.stop_when = meddle
     _, compared = place.compare(found)
     assert place.ear.looks > 4
-    assert (compared.duplicates.groups, compared.changed) == (0, 1)
+    assert (compared.duplicates.groups, compared.changed) == (0, 2)
 
 
 def test_a_stop_is_seen_in_the_middle_of_a_large_file(place: Place) -> None:
