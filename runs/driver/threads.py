@@ -7,6 +7,8 @@ import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from django.db import close_old_connections
+
 from runs.shielding import finish
 
 
@@ -25,7 +27,7 @@ class Threads:
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         self.live += 1
-        future = loop.run_in_executor(self._pool, lambda: context.run(fn, *args))
+        future = loop.run_in_executor(self._pool, lambda: context.run(_called, fn, *args))
         try:
             await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -42,6 +44,14 @@ class Threads:
     def close(self) -> None:
         """Take no more work; threads that still run are not waited for here, `live` says whether there are any."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _called[*Ts, R](fn: Callable[[*Ts], R], *args: *Ts) -> R:
+    try:
+        return fn(*args)
+    finally:
+        # What node code asked of Django's ORM left a connection with this thread; the pool has fewer than we threads.
+        close_old_connections()
 
 
 async def _ended[R](future: asyncio.Future[R]) -> None:
