@@ -87,6 +87,27 @@ def test_a_link_put_in_place_after_the_check_leads_nowhere(
         names_in("a/b")
 
 
+@pytest.mark.parametrize("root", ["var", "var/postgres", "link"])
+def test_the_vessels_own_data_is_refused_though_it_lies_below_an_allowed_folder(
+    place: Place, settings: Any, root: str
+) -> None:
+    place.write("var/postgres/PG_VERSION")
+    os.symlink("var/postgres", place.root / "link")
+    settings.DATA = place.root / "var"
+    with pytest.raises(RootNotAllowed, match="the Vessel's own data"):
+        names_in(root)
+
+
+def test_a_folder_within_the_data_that_the_setting_names_is_allowed(place: Place, settings: Any) -> None:
+    place.write("var/files/a")
+    place.write("var/secret.key")
+    settings.DATA = place.root / "var"
+    settings.CONFIG = settings.CONFIG.model_copy(update={"roots": (place.root, place.root / "var" / "files")})
+    assert names_in("var/files") == {"a"}
+    with pytest.raises(RootNotAllowed):
+        names_in("var")
+
+
 @pytest.mark.parametrize("root", ["a\0b", "\0", "bad\ud800name"])
 def test_a_name_that_no_folder_can_have_is_a_sentence(place: Place, root: str) -> None:
     with pytest.raises(RootMissing, match="No folder can have the name"):
