@@ -26,6 +26,7 @@ from runs.errors import (
     PatternNotFound,
     Unknown,
     first_line,
+    said,
 )
 from runs.events.bus import RunEventBus
 from runs.events.event import Kind
@@ -145,7 +146,7 @@ class Ghoul:
         except Exception as error:
             # A fault of ours, and no reason to leave the Run behind without an owner.
             log.exception("run.broke", run=str(claimed.run_id), hop=claimed.seq)
-            return Failed("internal", f"{type(error).__name__}: {error}", None)
+            return Failed("internal", said(error), None)
 
     def _pinned(self, claimed: Claimed) -> AnyPattern:
         """The exact Pattern of the Run (CLM-9, CLM-11). Never another one, never from the start again."""

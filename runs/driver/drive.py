@@ -19,7 +19,7 @@ from runs.driver.codec import Ended, Resumable, before_node, resumable
 from runs.driver.context import NodeContext
 from runs.driver.steps import Entry, Hop, HopLost, StepJournal
 from runs.driver.threads import Threads
-from runs.errors import LychdError, NodeFailed, Unknown
+from runs.errors import LychdError, NodeFailed, Unknown, said
 from runs.events.bus import RunEventBus
 from runs.events.event import Kind
 from runs.ledger.checkpoint import SAVE_CHECKPOINT, SaveCheckpoint
@@ -190,6 +190,8 @@ class Driver:
         began = time.monotonic()
         limit = pattern.manifest.node(info.node).timeout
         timer = asyncio.timeout(limit)
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task is not None else 0
         try:
             async with timer:
                 outcome = await pattern.run_node(info.node, context)
@@ -198,10 +200,17 @@ class Driver:
                 raise self._left(
                     emit, info, began, NodeTimeout(f"Node {info.node!r} took longer than {limit:g} s.")
                 ) from error
-            raise self._left(emit, info, began, _failure(info.node, error)) from error
+            raise self._left(emit, info, began, _failure(info.node, error), error) from error
         except (HopLost, Unknown):
             raise
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            if task is None or task.cancelling() > cancellations:
+                raise
+            # Nobody cancelled this hop: something within the node did, and did not answer for it.
+            failure = NodeFailed(f"Node {info.node!r} was cancelled by its own code.")
+            raise self._left(emit, info, began, failure, error) from error
+        except (Exception, SystemExit) as error:
+            # A library that calls sys.exit() ends its node and not the Vessel.
             raise self._left(emit, info, began, _failure(info.node, error), error) from error
         finally:
             context.cancel()
@@ -236,4 +245,4 @@ def _failure(node: str, error: BaseException) -> NodeFailed:
         return error
     if isinstance(error, LychdError):
         return NodeFailed(error.detail, code=error.code)
-    return NodeFailed(payloads.escaped(f"{type(error).__name__}: {error}"[:4000]) or f"Node {node!r} failed.")
+    return NodeFailed(payloads.escaped(said(error)[:4000]) or f"Node {node!r} failed.")

@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from django.db import close_old_connections
 
-from runs.shielding import finish
-
 
 class Threads:
     """The pool of one Vessel. `live` counts calls whose thread has not returned: a stop is proved only at zero."""
@@ -22,7 +20,8 @@ class Threads:
     async def run[*Ts, R](self, cancel: Callable[[], None], fn: Callable[[*Ts], R], *args: *Ts) -> R:
         """Call `fn` in a thread.
 
-        Cancellation: `cancel` is called, the thread is waited for to its end, then the cancellation goes on.
+        Cancellation: `cancel` is called, the thread is waited for to its end however often the caller is cancelled
+        meanwhile, then the cancellation goes on.
         """
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
@@ -34,8 +33,14 @@ class Threads:
             if future.cancelled():
                 raise
             cancel()
-            if not future.done():
-                await asyncio.wait({asyncio.ensure_future(_ended(future))})
+            while not future.done():
+                try:
+                    await asyncio.wait({future})
+                except asyncio.CancelledError:
+                    cancel()
+            # The cancellation is already on its way; the thread's own error comes too late.
+            if not future.cancelled():
+                future.exception()
             raise
         finally:
             self.live -= 1
@@ -52,10 +57,3 @@ def _called[*Ts, R](fn: Callable[[*Ts], R], *args: *Ts) -> R:
     finally:
         # What node code asked of Django's ORM left a connection with this thread; the pool has fewer than we threads.
         close_old_connections()
-
-
-async def _ended[R](future: asyncio.Future[R]) -> None:
-    try:
-        await finish(future)
-    except Exception:  # noqa: BLE001 - the cancellation is already on its way, the thread's own error comes too late
-        return
