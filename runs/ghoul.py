@@ -177,7 +177,7 @@ class Ghoul:
                 error_node=end.node,
             )
         )
-        outcome = await self._settle(settlement)
+        settlement, outcome = await self._settle(settlement)
         if isinstance(outcome, Lost):
             return self._settlement_lost(claimed, outcome)
         await seam("settle.committed")
@@ -190,32 +190,35 @@ class Ghoul:
         )
         await self._discard(claimed)
         data: dict[str, Any] = {"hop": claimed.seq}
-        if isinstance(end, Failed):
-            data["error"] = {"code": end.code, "message": end.message, "node": end.node}
+        if settlement.status == "failed":
+            data["error"] = {
+                "code": settlement.error_code,
+                "message": settlement.error_message,
+                "node": settlement.error_node,
+            }
         self.bus.finish(claimed.run_id, settlement.status, data=data)
         self.moved(claimed, settlement.status)
         await self._evidence(claimed.run_id)
         return {"outcome": settlement.status}
 
-    async def _settle(self, settlement: Settlement) -> Outcome[None]:
+    async def _settle(self, settlement: Settlement) -> tuple[Settlement, Outcome[None]]:
+        """Write the end; what was written may be another one than was asked for."""
         try:
-            return await self.ledger.run(SETTLE, settlement)
+            return settlement, await self.ledger.run(SETTLE, settlement)
         except psycopg.Error as error:
             if settlement.status == "failed":
                 raise
             # The output itself is what the database refused; that is the Run's failure, not ours to hide.
             log.warning("run.output_refused", run=str(settlement.run_id), error=first_line(error))
-            return await self.ledger.run(
-                SETTLE,
-                Settlement(
-                    settlement.run_id,
-                    settlement.seq,
-                    settlement.claim_id,
-                    "failed",
-                    error_code="refused_by_database",
-                    error_message=first_line(error),
-                ),
+            refused = Settlement(
+                settlement.run_id,
+                settlement.seq,
+                settlement.claim_id,
+                "failed",
+                error_code="refused_by_database",
+                error_message=first_line(error),
             )
+            return refused, await self.ledger.run(SETTLE, refused)
 
     def _settlement_lost(self, claimed: Claimed, lost: Lost) -> Result:
         """SET-4: benign against a terminal Run, and against one that somebody cancels; else it must be heard."""
