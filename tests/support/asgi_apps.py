@@ -225,6 +225,17 @@ def give_up_after(seconds: float) -> None:
     request.STALLED_AFTER = seconds
 
 
+def ping_after(seconds: float) -> None:
+    # As above: the server must not be imported before its reactor, and it has no setting for this.
+    from twisted.internet import reactor
+
+    clock: Any = reactor
+    for call in clock.getDelayedCalls():
+        server = getattr(call.func, "__self__", None)
+        if hasattr(server, "ping_interval"):
+            server.ping_interval = seconds
+
+
 def main(options: dict[str, Any]) -> int:
     logs.configure("json", "debug")
     demo = Demo(options.pop("lifespan", "good"), options.pop("code", 0))
@@ -232,6 +243,8 @@ def main(options: dict[str, Any]) -> int:
         options["on_listening"] = lambda url: 1 / 0
     if stalled_after := options.pop("stalled_after", None):
         options["on_listening"] = lambda url: (give_up_after(stalled_after), say("listening", url))
+    if ping_interval := options.pop("ping_interval", None):
+        options["on_listening"] = lambda url: (ping_after(ping_interval), say("listening", url))
     options = {
         "bind": "127.0.0.1:0",
         "startup_timeout": 20.0,
