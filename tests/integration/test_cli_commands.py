@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -13,13 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from lychd.__main__ import main
 from lychd.cli.texts import moment
+from tests.support.commands import Ended, lychd_here
 from tests.support.scripted import RUN, Answer, Hold, Script, a_problem, a_resync, a_run, an_event, scripted, step
 
 ROOT = Path(__file__).parents[2]
@@ -51,33 +49,13 @@ def url(script: Script) -> Iterator[str]:
         yield address
 
 
-@dataclass
-class Ended:
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
-def lychd(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lychd:
+def lychd(url: str, tmp_path: Path) -> Lychd:
     """The console script's function, in this process."""
 
     def run(*words: str, env: dict[str, str] | None = None, given: str = "") -> Ended:
-        known = {"LYCHD_URL": url, "LYCHD_TOKEN": "secret", "LYCHD_DATA": str(tmp_path)} if env is None else env
-        with monkeypatch.context() as patch:
-            for name in ("LYCHD_URL", "LYCHD_TOKEN", "LYCHD_DATA"):
-                patch.setenv(name, known.get(name, ""))
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
-            patch.setattr(sys, "argv", ["lychd", *words])
-            try:
-                main()
-                code = 0
-            except SystemExit as ended:
-                code = int(str(ended.code))
-        out, err = capsys.readouterr()
-        return Ended(code, out, err)
+        known = {"LYCHD_URL": url, "LYCHD_TOKEN": "secret"} if env is None else env
+        return lychd_here(*words, env={"LYCHD_DATA": str(tmp_path), **known}, given=given)
 
     return run
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lychd.__main__ import main
+from tests.support.commands import lychd_here
 from tests.support.waiting import eventually_sync
 
 pytest_plugins = ["tests.support.vessel_fixtures"]
@@ -55,23 +54,12 @@ class Home:
     def lychd(self, *words: str) -> tuple[int, str, str]:
         """Run a command to its end: code, output, trouble. Clients run in this process, which is quicker."""
         if words[0] not in {"doctor", "sigil"}:
-            return self._here(*words)
+            words = (*words, "--data", str(self.data))
+            ended = lychd_here(*words, env={"LYCHD_DATA": str(self.data), "LYCHD_TOKEN": self.token})
+            return ended.returncode, ended.stdout, ended.stderr
         with self.start(*words) as process:
             out, err = process.communicate(timeout=60)
         return process.returncode, out, err
-
-    def _here(self, *words: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-            for name, value in {"LYCHD_URL": "", "LYCHD_TOKEN": self.token, "LYCHD_DATA": str(self.data)}.items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["lychd", *words, "--data", str(self.data)])
-            try:
-                main()
-                code = 0
-            except SystemExit as ended:
-                code = int(str(ended.code))
-        return code, out.getvalue(), err.getvalue()
 
     def json(self, *words: str) -> Any:
         """The one document of a command that must succeed."""
@@ -80,7 +68,7 @@ class Home:
         return json.loads(out)
 
     @contextmanager
-    def vessel(self) -> Iterator[subprocess.Popen[bytes]]:
+    def vessel(self) -> Generator[subprocess.Popen[bytes]]:
         """A Vessel that serves, killed at the end if it still lives."""
         note = self.data / "vessel.json"
         with (self.data / "log").open("ab") as log:
@@ -123,8 +111,7 @@ def events_of(lines: list[Json]) -> list[Json]:
 
 def test_everything_that_a_user_does_first(home: Home) -> None:
     with home.vessel() as vessel:
-        (pattern,) = home.json("patterns")["items"]
-        assert (pattern["key"], pattern["revision"]) == ("talk", "1")
+        assert {(one["key"], one["revision"]) for one in home.json("patterns")["items"]} >= {("talk", "1")}
         code, out, _ = home.lychd("patterns", "talk")
         assert (code, "└─ → say" in out, '"lines"' in out) == (0, True, True)
 
@@ -185,7 +172,7 @@ def test_live_or_late_every_stored_event_comes_once_and_in_order(home: Home) -> 
         }
 
 
-@pytest.mark.contract("BYD-12", "SHUT-3")
+@pytest.mark.contract("BYD-12")
 def test_a_follower_outlives_a_restart_of_the_vessel_and_misses_nothing(home: Home) -> None:
     go = home.data / "go"
     asked = json.dumps({"lines": 40, "wait_for": str(go)})
