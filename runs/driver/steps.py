@@ -37,8 +37,9 @@ class StepMismatch(Conflict):
     code, title = "step_mismatch", "Step recorded with other arguments"
 
 
+# A TimeoutError as well, so that a retry policy and an author's `except` may name it as one.
 class StepTimeout(NodeFailed, TimeoutError):
-    """A step took longer than its time limit; a TimeoutError, so that a retry policy may name it as one."""
+    """A step took longer than its time limit."""
 
     code, title = "step_timeout", "Step took too long"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from typing import Any, ClassVar, Literal
 
@@ -10,6 +11,7 @@ import pytest
 from pydantic import BaseModel, RootModel
 
 from runs import seams
+from runs.errors import NodeFailed
 from runs.patterns import Context, Finish, Goto, Pattern, Wait
 from tests.support.hops import Entries, checkpoint, pair
 from tests.support.vessel_parts import Build, Ctx, Latch, Note, Parts, Report, Tally, cancelled, echo, solo
@@ -285,9 +287,21 @@ async def test_whatever_a_node_raises_fails_its_run_and_nothing_else(
 
 
 @pytest.mark.contract("SET-2")
-async def test_an_authors_own_failure_keeps_its_code_in_bounds_and_in_storable_text(build: Build) -> None:
-    from runs.errors import NodeFailed
+@pytest.mark.parametrize("journaled", [False, True])
+async def test_a_thread_that_calls_for_the_exit_ends_its_node_and_not_the_vessel(build: Build, journaled: bool) -> None:
+    async def body(ctx: Ctx) -> str:
+        await (ctx.step("leave", sys.exit, 3) if journaled else ctx.run_sync(sys.exit, 3))
+        return ""
 
+    parts = await build(solo(body), solo(echo, "after"))
+    run_id = await parts.carried()
+    run = await parts.run(run_id)
+    assert (run["status"], run["error_message"]) == ("failed", "SystemExit: 3")
+    assert await parts.perform(await parts.submit("after")) == {"outcome": "done"}
+
+
+@pytest.mark.contract("SET-2")
+async def test_an_authors_own_failure_keeps_its_code_in_bounds_and_in_storable_text(build: Build) -> None:
     async def body(ctx: Ctx) -> str:
         raise NodeFailed(f"bad \x00 {'y' * 20_000}", code=f"own_\x00{'z' * 200}")
 
