@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
 
-from lychd.patterns import inventory
+from lychd.patterns import folder_inventory, inventory
 from runs.errors import Invalid
 from tests.support.vessel_parts import Build, cancelled
 from tests.support.waiting import eventually
@@ -116,6 +117,26 @@ async def test_the_loop_is_free_while_the_threads_work(build: Build, tree: Path)
     assert not large.done()
     large.cancel()
     await cancelled(large)
+
+
+@pytest.mark.parametrize("half", ["_survey", "_compare_listed"])
+async def test_each_half_of_the_work_waits_in_a_thread_for_what_the_loop_does(
+    build: Build, tree: Path, monkeypatch: pytest.MonkeyPatch, half: str
+) -> None:
+    real = getattr(folder_inventory, half)
+    reached, released = threading.Event(), threading.Event()
+
+    def waiting(*args: Any) -> Any:
+        reached.set()
+        assert released.wait(10), "the loop does not turn"
+        return real(*args)
+
+    monkeypatch.setattr(folder_inventory, half, waiting)
+    parts = await build(inventory)
+    task = asyncio.create_task(parts.carried("inventory", input={}))
+    await eventually(reached.is_set)
+    released.set()
+    assert (await parts.run(await task))["status"] == "done"
 
 
 async def test_a_run_that_lost_its_listing_between_the_nodes_takes_the_walk_again(
