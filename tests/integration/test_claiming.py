@@ -13,6 +13,7 @@ from runs import seams
 from runs.ledger.claim import Claimed
 from runs.reads import Reads
 from tests.support.hops import Entries, checkpoint, pair
+from tests.support.lossy_wire import LossyWire
 from tests.support.vessel_parts import Build, Ctx, Latch, Parts, a_caller, asks, cancelled, echo, solo
 from tests.support.waiting import eventually
 
@@ -159,6 +160,26 @@ async def test_a_ghoul_cancelled_while_its_claim_commits_settles_what_it_claimed
     assert not parts.bus.is_open(run_id)
     assert entries.nodes == []
     assert (parts.limits.queued, parts.limits.live) == (0, {"default": 0})
+
+
+@pytest.mark.contract("CLM-12", "CLM-4")
+@pytest.mark.parametrize("edge", ["claim", "checkpoint", "settle", "discard_checkpoint"])
+async def test_a_ghoul_whose_ledger_loses_an_answer_carries_its_hop_once_and_to_the_end(
+    build: Build, dsn: str, edge: str
+) -> None:
+    """The statement was carried out and its answer was lost; the claim is known by its claim id (ruling 6)."""
+    entries = Entries()
+    async with LossyWire(dsn) as wire:
+        parts = await build(pair(entries, entries), through=wire.dsn)
+        await parts.carried("pair")
+        run_id = await parts.submit("pair")
+        wire.lose_answers(f"lychd ledger {edge}")
+        assert await parts.perform(run_id) == {"outcome": "done"}
+        assert wire.lost == 1
+    assert entries.nodes == ["first", "second"] * 2
+    assert await parts.standing(run_id) == ("done", "settled")
+    assert await parts.snapshots(run_id) is None
+    assert await parts.ends(run_id) == ["done"]
 
 
 @pytest.mark.contract("CLM-12")

@@ -84,6 +84,28 @@ async def test_what_outlives_its_node_is_not_heard_any_more(build: Build) -> Non
     assert told == ["status", "status", "node", "log", "node", "node", "node", "done"]
 
 
+@pytest.mark.contract("EVT-6", "EVT-7", "EVT-8")
+async def test_s232_tokens_are_heard_and_not_stored_and_all_else_is_stored_under_its_own_number(build: Build) -> None:
+    async def body(ctx: Ctx) -> str:
+        for n in range(3):
+            ctx.token(f"t{n}")
+            ctx.log(f"l{n}")
+        return "text"
+
+    parts = await build(solo(body))
+    run_id = await parts.submit()
+    heard: list[Any] = []
+    async with parts.bus.subscribe(run_id, None) as reader:
+        await parts.perform(run_id)
+        async with asyncio.timeout(5):
+            heard.extend([event async for event in reader])
+    live = [(event.seq, str(event.kind)) for event in heard if hasattr(event, "kind")]
+    assert [kind for _, kind in live].count("token") == 3
+    assert [seq for seq, _ in live] == list(range(len(live)))
+    stored = [(seq, kind) for seq, kind, _ in await parts.steps(run_id)]
+    assert stored == [(seq, kind) for seq, kind in live if kind != "token"]
+
+
 @pytest.mark.contract("BYD-4", "EVT-7")
 async def test_a_durable_run_is_checkpointed_before_each_node_it_goes_on_to(build: Build) -> None:
     seen: list[Any] = []
