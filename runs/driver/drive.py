@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runs import payloads
+from runs.connections import patiently
+from runs.driver import orm
 from runs.driver.codec import Ended, Resumable, before_node, resumable
 from runs.driver.context import NodeContext
 from runs.driver.steps import Entry, Hop, HopLost, StepJournal
@@ -106,7 +108,7 @@ class Driver:
                 if isinstance(point, Ended):
                     return Finished(payloads.check(point.output, "output", self.limit))
                 node, visit, state = point.node, point.visit, pattern.parse_state(point.state)
-                recorded = await self.journal_of(hop, visit)
+                recorded = await patiently(lambda: self.journal_of(hop, visit))
             else:
                 node, visit, state = pattern.manifest.start, 0, pattern.initial_state(given)
                 recorded = {}
@@ -211,6 +213,7 @@ class Driver:
             raise self._left(emit, info, began, failure, error) from error
         except (Exception, SystemExit) as error:
             # A library that calls sys.exit() ends its node and not the Vessel.
+            await orm.close_lost(error)
             raise self._left(emit, info, began, _failure(info.node, error), error) from error
         finally:
             context.cancel()

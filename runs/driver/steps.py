@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from pydantic import TypeAdapter, ValidationError
 
 from runs import payloads
+from runs.driver import orm
 from runs.driver.threads import Threads
 from runs.errors import Conflict, Invalid, NodeFailed, said
 from runs.events.event import Kind
@@ -179,6 +180,7 @@ class StepJournal:
                         "next_in": delay,
                     },
                 )
+                await orm.close_lost(error)
                 await asyncio.sleep(delay)
 
     async def _call(

@@ -7,7 +7,7 @@ import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from django.db import close_old_connections
+from runs.driver import orm
 
 
 class Threads:
@@ -55,5 +55,4 @@ def _called[*Ts, R](fn: Callable[[*Ts], R], *args: *Ts) -> R:
     try:
         return fn(*args)
     finally:
-        # What node code asked of Django's ORM left a connection with this thread; the pool has fewer than we threads.
-        close_old_connections()
+        orm.give_back()
