@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, LiteralString, cast
 
 import psycopg
 import structlog
 
+from runs.backoff import delays
 from runs.errors import Degraded
 
 log = structlog.get_logger(__name__)
@@ -28,12 +29,34 @@ STATEMENT_TIMEOUT = 15
 type Connection = psycopg.AsyncConnection[Any]
 
 
+async def patiently[T](ask: Callable[[], Awaitable[T]], patience: float = PATIENCE) -> T:
+    """Ask again and again while the database cannot be asked, for work that has nobody to send away meanwhile.
+
+    Args:
+        ask: only reads.
+        patience: seconds.
+
+    Raises:
+        Degraded: it could not be asked for so long.
+    """
+    deadline = asyncio.get_running_loop().time() + patience
+    for delay in delays(first=0.05, cap=1.0):
+        try:
+            return await ask()
+        except Degraded as error:
+            if asyncio.get_running_loop().time() + delay > deadline:
+                raise
+            log.warning("database.asked_again", error=error.detail)
+            await asyncio.sleep(delay)
+    raise Degraded
+
+
 @contextlib.contextmanager
 def answering(connection: Connection, within: float) -> Generator[None]:
     """Take a connection that gives no answer within so many seconds for lost: what waits on it then raises.
 
-    Keepalive finds a dead machine, not a proxy that lives and forwards nothing. A time limit around the await is not
-    enough either: psycopg tells the server of a cancellation and then waits for the answer after all.
+    Keepalive finds a dead machine, not a proxy that lives and forwards nothing. And a time limit around the await
+    would cancel, which psycopg first tells the server over another connection, as silent as this one.
     """
     timer = asyncio.get_running_loop().call_later(within, _hang_up, connection)
     try:

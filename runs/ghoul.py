@@ -16,6 +16,7 @@ import psycopg
 import structlog
 
 from runs import payloads
+from runs.connections import patiently
 from runs.driver.drive import Driver, Failed, Finished, NotMine
 from runs.errors import (
     Corrupt,
@@ -131,7 +132,7 @@ class Ghoul:
     async def _carry(self, claimed: Claimed) -> Finished | Failed | NotMine:
         try:
             pattern = self._pinned(claimed)
-            scopes = await self.revalidate(claimed)
+            scopes = await patiently(lambda: self.revalidate(claimed))
             if scopes is None:
                 raise AuthorityRevoked
             return await self.driver.drive(claimed, pattern, scopes)

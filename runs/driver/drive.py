@@ -17,6 +17,7 @@ from typing import Any
 from runs import payloads
 from runs.connections import patiently
 from runs.driver import orm
+from runs.connections import patiently
 from runs.driver.codec import Ended, Resumable, before_node, resumable
 from runs.driver.context import NodeContext
 from runs.driver.steps import Entry, Hop, HopLost, StepJournal

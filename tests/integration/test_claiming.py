@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 
 from runs import seams
+from runs.driver.steps import Entry, Hop
+from runs.errors import Degraded
 from runs.ledger.claim import Claimed
 from runs.reads import Reads
 from tests.support.hops import Entries, checkpoint, pair
@@ -360,6 +363,39 @@ async def test_a_return_has_the_authority_that_was_recorded_cut_by_what_is_left_
     run = await parts.run(run_id)
     assert (run["status"], run["error_code"]) == ("failed", "authority_revoked")
     assert len(seen) == 1
+
+
+@pytest.mark.contract("CLM-15")
+async def test_a_database_that_cannot_be_asked_for_a_moment_fails_no_run(build: Build) -> None:
+    """A restart of PostgreSQL between the claim and the first node, and again before the journal is read."""
+    asked: list[str] = []
+
+    def once(what: str) -> None:
+        asked.append(what)
+        if asked.count(what) == 1:
+            raise Degraded("The database cannot be asked: it restarts.")
+
+    def revalidate(_: Reads) -> Any:
+        async def now(claimed: Claimed) -> frozenset[str]:
+            once("authority")
+            return frozenset(claimed.scopes)
+
+        return now
+
+    entries = Entries()
+    parts = await build(pair(entries, entries), revalidate=revalidate)
+    driver = parts.ghoul.driver
+
+    async def journal_of(hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
+        once("journal")
+        return await driver.journal_of(hop, visit)
+
+    ghoul = replace(parts.ghoul, driver=replace(driver, journal_of=journal_of))
+    run_id = await parts.submit("pair")
+    await parts.park_and_return(run_id, checkpoint(run_id, "second"))
+    assert await ghoul.perform_run(run_id, 1) == {"outcome": "done"}
+    assert asked == ["authority", "authority", "journal", "journal"]
+    assert entries.nodes == ["second"]
 
 
 @pytest.mark.contract("CLM-4", "BYD-1")
