@@ -17,7 +17,6 @@ from typing import Any
 from runs import payloads
 from runs.connections import patiently
 from runs.driver import orm
-from runs.connections import patiently
 from runs.driver.codec import Ended, Resumable, before_node, resumable
 from runs.driver.context import NodeContext
 from runs.driver.steps import Entry, Hop, HopLost, StepJournal
