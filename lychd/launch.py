@@ -17,7 +17,7 @@ from lychd import config as configuration
 from lychd import logs
 from lychd.config import BadSetting, Config
 from lychd.hosting import bind as binding
-from lychd.postgres import launcher
+from lychd.postgres import launcher, urls
 from runs.errors import Degraded
 
 # Commands that work on the database; all others either need none or speak to a running Vessel.
@@ -36,6 +36,8 @@ DATABASE_COMMANDS = frozenset(
     }
 )
 HOSTS = frozenset({"up", "vessel"})
+# Says itself, among other things, that the database does not answer.
+DOCTOR = "doctor"
 DEFAULT_BIND = "127.0.0.1:8000"
 
 
@@ -85,6 +87,9 @@ def prepared(argv: list[str]) -> Generator[Config]:
         _folder(config.data)
         _secret_key(config, bind, loopback=loopback)
     if command not in DATABASE_COMMANDS or config.database_url:
+        if command in DATABASE_COMMANDS - {DOCTOR} and config.database_url:
+            # Django's pool would try for ten seconds, with a warning each time, and then not say why.
+            urls.prove_answer(config.database_url)
         yield config
         return
     memory = config.profile == "memory" and command in HOSTS
