@@ -427,9 +427,9 @@ async def test_a_claim_that_rolled_back_leaves_the_run_queued_and_claimable(part
     assert await parts.perform(run_id) == {"outcome": "done"}
 
 
-@pytest.mark.contract("TOP-2", "TOP-6", "CLM-5")
-async def test_one_run_is_carried_by_one_ghoul_after_the_other_on_the_same_lanes(build: Build) -> None:
-    """Two hops, two invocations, one Run; the broker's tables hold jobs and nothing of the Run's truth."""
+@pytest.mark.contract("TOP-2", "CLM-5")
+async def test_lanes_carry_one_run_after_the_other_and_the_broker_keeps_only_jobs(build: Build) -> None:
+    """One job and one invocation for each Run; the broker's tables hold nothing of the Run's truth."""
     entries = Entries()
     parts = await build(pair(entries, entries), solo(echo))
     async with parts.lanes():
