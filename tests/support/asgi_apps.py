@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -152,6 +153,10 @@ class Demo:
     async def http_stop(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         scope["state"]["lychd.stop"](self.code, "asked by a test")
         await answer(send, b"")
+
+    async def http_hurry(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
 
     # WebSocket
 
