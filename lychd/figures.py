@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -13,11 +13,13 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from lychd.graph import Vessel
+    from runs.broker.lanes import LaneStats
 
 
 class _Figures(Collector):
-    def __init__(self, vessel: Vessel) -> None:
+    def __init__(self, vessel: Vessel, lanes: Mapping[str, LaneStats]) -> None:
         self._vessel = vessel
+        self._stats = lanes
 
     def collect(self) -> Iterator[Metric]:
         vessel = self._vessel
@@ -57,6 +59,20 @@ class _Figures(Collector):
             free.add_metric([name], queue.pump.free)
         yield active
         yield free
+        depth = GaugeMetricFamily("lychd_lane_queued", "Jobs that wait in a lane", labels=["lane"])
+        wait = GaugeMetricFamily("lychd_lane_wait_seconds", "Age of a lane's longest waiting job", labels=["lane"])
+        overtaken = GaugeMetricFamily(
+            "lychd_lane_overtaken",
+            "Whether more urgent work that came later runs before the longest waiting job",
+            labels=["lane"],
+        )
+        for name, lane in self._stats.items():
+            depth.add_metric([name], lane.queued)
+            wait.add_metric([name], lane.waiting_seconds)
+            overtaken.add_metric([name], float(lane.overtaken is not None))
+        yield depth
+        yield wait
+        yield overtaken
 
     def _relays(self) -> Iterator[Metric]:
         passes = CounterMetricFamily("lychd_relay_passes", "Passes of a relay", labels=["relay"])
@@ -68,10 +84,15 @@ class _Figures(Collector):
         yield failures
 
 
-def registry_for(vessel: Vessel) -> CollectorRegistry:
-    """A registry that reads the Vessel when it is asked."""
+def registry_for(vessel: Vessel, lanes: Mapping[str, LaneStats]) -> CollectorRegistry:
+    """A registry that reads the Vessel when it is asked.
+
+    Args:
+        vessel: whose figures.
+        lanes: how its lanes stand in the broker, which only a query can tell; empty while nobody answers it.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(vessel))
+    registry.register(_Figures(vessel, lanes))
     return registry
 
 

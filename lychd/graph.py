@@ -5,12 +5,14 @@ Edges take it from `scope["state"]["vessel"]`. Nothing here starts or stops anyt
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from lychd.config import Config
@@ -23,6 +25,7 @@ from runs.cancellation import Canceller
 from runs.custody import Drain
 from runs.driver.threads import Threads
 from runs.engine import Engine
+from runs.errors import first_line
 from runs.events.bus import RunEventBus
 from runs.events.evidence import EvidenceWriter
 from runs.gate import Gate
@@ -33,6 +36,8 @@ from runs.patterns import PatternRegistry
 from runs.reads import Reads
 from runs.relays.supervisor import Supervisor
 from runs.waits import WaitKinds
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +120,19 @@ class Vessel:
             return [Check("broker", ok=False, reason=f"{type(error).__name__}: {error}".splitlines()[0])]
         checks = [Check("broker", ok=True)]
         for name, lane in stats.items():
-            starved = lane.waiting_seconds > STARVED_SECONDS and lane.free > 0
+            idle = lane.waiting_seconds > STARVED_SECONDS and lane.free > 0
             reason = None
             if not lane.running:
                 reason = "the worker has ended"
-            elif starved:
+            elif idle:
                 reason = f"a job waits for {lane.waiting_seconds} s although {lane.free} slots are free"
-            checks.append(Check(f"lane {name}", reason is None, reason, float(lane.waiting_seconds)))
+            elif lane.overtaken is not None and lane.waiting_seconds > STARVED_SECONDS:
+                # Load, and no reason to send work elsewhere: shown, and ready all the same (ruling 21).
+                reason = (
+                    f"a job of priority {lane.overtaken} waits for {lane.waiting_seconds} s "
+                    "while more urgent work that came later runs"
+                )
+            checks.append(Check(f"lane {name}", lane.running and not idle, reason, float(lane.waiting_seconds)))
         return checks
 
     def _why_not(self) -> str:
@@ -129,10 +140,17 @@ class Vessel:
             return "stopping"
         return "the one-Vessel guard was lost" if self.serving else "starting"
 
-    def metrics(self) -> CollectorRegistry:
-        """All figures, read when asked."""
-        return registry_for(self)
+    async def metrics(self) -> CollectorRegistry:
+        """All figures, read when asked; those of the queues only while the broker answers."""
+        try:
+            async with asyncio.timeout(FIGURES_SECONDS):
+                lanes = await self.lanes.stats()
+        except Exception as error:  # noqa: BLE001 - readiness tells of the broker; the other figures are wanted most then
+            log.debug("figures.no_broker", error=first_line(error))
+            lanes = {}
+        return registry_for(self, lanes)
 
 
 # A queued job that waits this long while slots are free is a sign that something is wrong. Seconds.
 STARVED_SECONDS = 30
+FIGURES_SECONDS = 2.0

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lychd import config as configuration
+from lychd import logs
 from lychd.config import BadSetting, Config
 from lychd.hosting import bind as binding
-from lychd.postgres import launcher
+from lychd.postgres import launcher, urls
 from runs.errors import Degraded
 
 # Commands that work on the database; all others either need none or speak to a running Vessel.
@@ -36,6 +37,8 @@ DATABASE_COMMANDS = frozenset(
     }
 )
 HOSTS = frozenset({"up", "vessel"})
+# Says itself, among other things, that the database does not answer.
+DOCTOR = "doctor"
 DEFAULT_BIND = "127.0.0.1:8000"
 
 
@@ -60,6 +63,8 @@ def option(argv: list[str], name: str) -> str | None:
 def prepared(argv: list[str]) -> Generator[Config]:
     """Set the environment for the command in `argv`, with a running database if it needs one.
 
+    A database that was started here is stopped afterwards, unless somebody else uses it.
+
     Raises:
         BadSetting: a variable or option is not valid.
         DatabaseUnavailable, DataFolderUnusable: one sentence why not.
@@ -69,11 +74,23 @@ def prepared(argv: list[str]) -> Generator[Config]:
         value = option(argv, name)
         if value is not None:
             os.environ[variable] = value
+    if command not in HOSTS:
+        # A command's own words are what its caller wants to see.
+        os.environ.setdefault("LYCHD_LOG_LEVEL", "warning")
     config = configuration.load()
+    logs.configure(config.log_format, config.log_level)
+    if {"-h", "--help"} & set(argv):
+        yield config
+        return
     if command in HOSTS:
+        bind = option(argv, "--bind") or DEFAULT_BIND
+        loopback = binding.parse(bind).loopback
         _folder(config.data)
-        _secret_key(config, option(argv, "--bind") or DEFAULT_BIND)
+        _secret_key(config, bind, loopback=loopback)
     if command not in DATABASE_COMMANDS or config.database_url:
+        if command in DATABASE_COMMANDS - {DOCTOR} and config.database_url:
+            # Django's pool would try for ten seconds, with a warning each time, and then not say why.
+            urls.prove_answer(config.database_url)
         yield config
         return
     memory = config.profile == "memory" and command in HOSTS
@@ -96,19 +113,27 @@ def _folder(data: Path) -> None:
         raise DataFolderUnusable(f"The data folder {data} cannot be written: {error.strerror}.") from error
 
 
-def _secret_key(config: Config, bind: str) -> None:
+def _secret_key(config: Config, bind: str, *, loopback: bool) -> None:
     """Make and keep a key on first use; only where nobody but this machine can reach the Vessel."""
     if config.secret_key:
         return
-    if not binding.parse(bind).loopback:
+    if not loopback:
         raise BadSetting(f"LYCHD_SECRET_KEY: it must be set when the Vessel listens on {bind}, beyond this machine")
     kept = config.data / "secret.key"
     try:
-        with os.fdopen(os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        if kept.exists():
+            if stat.S_IMODE(kept.stat().st_mode) & 0o077:
+                kept.chmod(0o600)
+            return
+        draft = kept.with_name(f".{kept.name}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(48))
-    except FileExistsError:
-        if stat.S_IMODE(kept.stat().st_mode) & 0o077:
-            kept.chmod(0o600)
+            file.flush()
+            os.fsync(file.fileno())
+        # In place whole or not at all: half a key would keep every later start from working.
+        draft.replace(kept)
+    except OSError as error:
+        raise DataFolderUnusable(f"The key in {kept} cannot be kept: {error.strerror}.") from error
 
 
 def _close_django() -> None:

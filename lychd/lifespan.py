@@ -50,6 +50,7 @@ from runs.ledger.ledger import Ledger, ScriptFactory
 from runs.ledger.steps import Steps
 from runs.limits import Limits
 from runs.parking import Parking
+from runs.patterns import PatternRegistry
 from runs.reads import Reads
 from runs.recovery.custody import CancelRelay, CustodyRelay
 from runs.recovery.dead import DeadHops
@@ -70,12 +71,20 @@ RELAY_STOP_SECONDS = 5.0
 EVIDENCE_SECONDS = 10.0
 
 
-async def start(config: Config, database_url: str, stop: Callable[[int, str], None], stack: AsyncExitStack) -> Vessel:
+async def start(
+    config: Config,
+    database_url: str,
+    stop: Callable[[int, str], None],
+    stack: AsyncExitStack,
+    *,
+    registry: PatternRegistry | None = None,
+) -> Vessel:
     """Bring up a Vessel up to the point where it may serve.
 
     Args:
         stop: asks the host to end the process with a code and a reason.
         stack: gets a closer for everything that is opened; the caller closes it.
+        registry: the Patterns; default: those of all installed apps.
 
     Raises:
         LychdError: one sentence why the Vessel cannot start (VesselRunning, PoolerInBetween, TooFewConnections, …).
@@ -84,7 +93,7 @@ async def start(config: Config, database_url: str, stop: Callable[[int, str], No
     Cancellation: the stack holds what was opened so far.
     """
     conninfo = urls.conninfo(database_url)
-    registry, router, waits = wiring.registry(), wiring.router(config), wiring.wait_kinds()
+    registry, router, waits = registry or wiring.registry(), wiring.router(config), wiring.wait_kinds()
     policies = load_policies(config.policies)
     boot = boots.BootRecord(ids.mint(), socket.gethostname(), os.getpid(), config.profile, version("lychd"))
     await fit.prove(conninfo, wiring.budget(config))

@@ -80,7 +80,8 @@ def run(
         shutdown_timeout: seconds in which the lifespan must have ended.
         body_limit: bytes of a request body; more is answered 413.
         on_listening: called with the URL when connections are taken.
-        on_stopping: called when a stop begins, after the last connection was taken.
+        on_stopping: called once when a stop begins, after the last connection was taken, and in any case before the
+            process is ended at once.
 
     Returns:
         The exit code (`Exit`, or the one the application asked for). A second signal, a shutdown that fails or takes
@@ -100,7 +101,8 @@ def run(
 
     host = _Host(loop, application, drain_seconds + shutdown_timeout, shutdown_timeout)
     listening, stopping = on_listening or _nothing, on_stopping or _nothing
-    hosting = Hosting(where, body_limit, drain_seconds, host.guarded(listening), host.guarded(stopping))
+    host.when_stopping = stopping
+    hosting = Hosting(where, body_limit, drain_seconds, host.guarded(listening), host.told_to_stop)
     host.server = Server(application, host.state, hosting)
     return host.run(startup_timeout)
 
@@ -124,6 +126,7 @@ class _Host:
         self._code: int = Exit.STOPPED
         self._deadline = 0.0
         self._starting: asyncio.Task[None] | None = None
+        self.when_stopping: Callable[[], None] | None = None
 
     def run(self, startup_timeout: float) -> int:
         """Start, serve, shut down; returns the exit code."""
@@ -159,6 +162,12 @@ class _Host:
                 self._stop(Exit.STARTUP_FAILED, f"{type(error).__name__}: {error}")
 
         return guarded
+
+    def told_to_stop(self) -> None:
+        """Call the caller's hook for a stop, the first time."""
+        call, self.when_stopping = self.when_stopping, None
+        if call is not None:
+            self.guarded(call)()
 
     def _start(self, within: float) -> bool:
         self._starting = self._loop.create_task(self._lifespan.startup(within), name="startup")
@@ -253,6 +262,7 @@ class _Host:
 
     def _leave(self, code: int) -> NoReturn:
         """End the process now: no handlers, no joins; only what was logged is written out."""
+        self.told_to_stop()
         for handler in logging.getLogger().handlers:
             handler.flush()
         sys.stdout.flush()

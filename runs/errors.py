@@ -15,6 +15,15 @@ def first_line(text: object) -> str:
     return lines[0] if lines else type(text).__name__
 
 
+def said(error: BaseException) -> str:
+    """The type and the message of an error that may not be ours: asking it for its text may itself fail."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - an error without words is told by its name
+        return name
+
+
 class LychdError(Exception):
     """Something went wrong in LychD."""
 

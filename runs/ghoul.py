@@ -15,11 +15,13 @@ from typing import Any
 import psycopg
 import structlog
 
+from runs import payloads
 from runs.aftermath import Aftermath, Ended
+from runs.connections import patiently
 from runs.containment import Containment, ContainmentUncertain
 from runs.custody import Custody, Drain
 from runs.driver.drive import Driver, End, Failed, Finished, NotMine, Waiting, Yielded
-from runs.errors import Corrupt, LychdError, NodeFailed, PatternError, PatternNotFound, Unknown, first_line
+from runs.errors import Corrupt, LychdError, NodeFailed, PatternError, PatternNotFound, Unknown, first_line, said
 from runs.events.bus import RunEventBus
 from runs.events.event import Kind
 from runs.gate import Gate
@@ -112,12 +114,12 @@ class Ghoul:
         claimed = outcome.value
         self.custody.win(claim.claim_id, run_id)
         self.bus.open(run_id, tenant=claimed.tenant, next_seq=claimed.next_step)
+        self._moved(claimed, "running")
         if cancelled:
             await finish(self._interrupted(claimed))
             raise asyncio.CancelledError
         log.debug("run.claimed", run=str(run_id), hop=seq, resume=claimed.resume)
         self.bus.emit(run_id, Kind.STATUS, data={"status": "running", "hop": seq, "resume": claimed.resume})
-        self._moved(claimed, "running")
         try:
             end = await self._carry(claimed)
         except asyncio.CancelledError:
@@ -141,7 +143,7 @@ class Ghoul:
     async def _carry(self, claimed: Claimed) -> End:
         try:
             pattern = self._pinned(claimed)
-            scopes = await self.revalidate(claimed)
+            scopes = await patiently(lambda: self.revalidate(claimed))
             if scopes is None:
                 raise AuthorityRevoked
             return await self.driver.drive(claimed, pattern, scopes)
@@ -151,8 +153,12 @@ class Ghoul:
             return Failed(error.code, error.detail, None)
         except psycopg.Error as error:
             # The database answered and refused: a definite failure of this hop, not an unknown one.
-            log.warning("run.refused_by_database", run=str(claimed.run_id), error=str(error).splitlines()[0])
-            return Failed("refused_by_database", str(error).splitlines()[0], None)
+            log.warning("run.refused_by_database", run=str(claimed.run_id), error=first_line(error))
+            return Failed("refused_by_database", first_line(error), None)
+        except Exception as error:
+            # A fault of ours, and no reason to leave the Run behind without an owner.
+            log.exception("run.broke", run=str(claimed.run_id), hop=claimed.seq)
+            return Failed("internal", said(error), None)
 
     def _pinned(self, claimed: Claimed) -> AnyPattern:
         """The exact Pattern of the Run (CLM-9, CLM-11). Never another one, never from the start again."""
@@ -193,7 +199,7 @@ class Ghoul:
         if isinstance(end, Finished):
             settlement = Settlement(claimed.run_id, claimed.seq, claimed.claim_id, "done", output_json=end.output_json)
         else:
-            settlement = _failure(claimed, end.code, end.message, end.node)
+            settlement = _failure(claimed, _storable(end))
             lost = await self._contain(settlement)
             if lost is not None:
                 return self._not_mine(claimed, lost)
@@ -276,16 +282,23 @@ class Ghoul:
         raise Corrupt(f"Run {claimed.run_id} could not be settled at hop {claimed.seq}: {lost.reason.value}.")
 
 
-def _failure(claimed: Claimed, code: str, message: str, node: str | None) -> Settlement:
+def _failure(claimed: Claimed, end: Failed) -> Settlement:
     return Settlement(
         claimed.run_id,
         claimed.seq,
         claimed.claim_id,
         "failed",
-        error_code=code[:50],
-        error_message=message,
-        error_node=node,
+        error_code=end.code,
+        error_message=end.message,
+        error_node=end.node,
     )
 
 
+def _storable(end: Failed) -> Failed:
+    """The same failure in bounds and in text that the database holds, or settling it would fail as well."""
+    code, message = payloads.escaped(end.code)[:_MOST_CODE], payloads.escaped(end.message)[:_MOST_MESSAGE]
+    return Failed(code or NodeFailed.code, message or NodeFailed.title, end.node)
+
+
+_MOST_CODE, _MOST_MESSAGE = 50, 8000
 _CANCELLED = Failed("worker_cancelled", "The worker was cancelled while it carried this Run.", None)

@@ -371,7 +371,7 @@ class JournalRow:
 async def journal(reads: Reads, run_id: uuid.UUID, visit: int) -> list[JournalRow]:
     """What was recorded for one activation of a node."""
     rows = await reads.fetch_all(
-        "select j.name, j.occurrence, j.args_digest, j.result::text from runs_journalentry j "
+        "select j.name, j.occurrence, j.args_digest, coalesce(j.result::text, 'null') from runs_journalentry j "
         "where j.run_id = %(run)s::uuid and j.visit = %(visit)s::int",
         {"run": str(run_id), "visit": visit},
     )

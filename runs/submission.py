@@ -74,7 +74,8 @@ class Submission:
         if self.source is None or self.source == default:
             return default
         if self.source not in caller.sources:
-            raise Forbidden(f"{caller.name} may not submit with the source {self.source!r}.", source=self.source)
+            shown = self.source if len(self.source) <= 100 else self.source[:100] + "…"
+            raise Forbidden(f"{caller.name} may not submit with the source {shown!r}.", source=shown)
         return self.source
 
 

@@ -80,10 +80,15 @@ def progress(data: Json) -> str:
     done, total = number(data.get("done")), number(data.get("total"))
     parts: list[str] = []
     if done is not None:
-        parts.append(f"{done:,g} of {total:,g} ({done / total:.0%})" if total else f"{done:,g}")
+        parts.append(f"{_amount(done)} of {_amount(total)} ({done / total:.0%})" if total else _amount(done))
     if data.get("message"):
         parts.append(one_line(data["message"], 200))
     return "  ".join(parts)
+
+
+def _amount(value: float) -> str:
+    # Whole numbers in full: counts of files and bytes are soon beyond the six digits that a float shows.
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:,g}"
 
 
 def _status(data: Json) -> str:

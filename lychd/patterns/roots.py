@@ -80,7 +80,8 @@ def opened(root: str) -> Generator[Root]:
         root: absolute, or relative to the first allowed folder.
 
     Raises:
-        RootNotAllowed: it leads out of every allowed folder, by itself, by `..` or over a link; names them.
+        RootNotAllowed: it leads out of every allowed folder, by itself, by `..` or over a link; names them. Or it
+            leads into the Vessel's own data.
         RootMissing, RootNotAFolder, RootUnreadable: it is allowed but cannot be opened.
     """
     base, parts = _placed(root)
@@ -100,9 +101,16 @@ def _placed(root: str) -> tuple[Path, tuple[bytes, ...]]:
         resolved = Path(os.path.realpath(folders[0] / root))
     except ValueError as error:  # a NUL byte, or half a surrogate pair
         raise RootMissing(f"No folder can have the name {root[:100]!r}.") from error
+    data = Path(os.path.realpath(settings.DATA))
+    own = resolved.is_relative_to(data)
     for folder in folders:
-        if resolved.is_relative_to(folder):
+        # Whoever names a folder within the data as allowed means it; that it lies below an allowed one may be chance.
+        if resolved.is_relative_to(folder) and (not own or folder.is_relative_to(data)):
             return folder, tuple(map(os.fsencode, resolved.relative_to(folder).parts))
+    if own:
+        raise RootNotAllowed(
+            f"The folder {shown(os.fsencode(root))!r} holds the Vessel's own data: keys and databases."
+        )
     names = ", ".join(shown(os.fsencode(folder)) for folder in folders[:_MOST_NAMED])
     more = f" and {len(folders) - _MOST_NAMED} more" if len(folders) > _MOST_NAMED else ""
     raise RootNotAllowed(

@@ -6,6 +6,7 @@ still the one that was listed, before and after it was read.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -103,8 +104,10 @@ class Twins:
         except (FileNotFoundError, NotADirectoryError):
             digest = None
         except OSError as error:
-            self.unreadable.failed(self.tree.path(row.folder, row.name), error)
-            return
+            if error.errno != errno.ELOOP:  # a link took its place
+                self.unreadable.failed(self.tree.path(row.folder, row.name), error)
+                return
+            digest = None
         if digest is None:
             self.changed += 1
             return

@@ -1,6 +1,6 @@
 """PostgreSQL URLs: checked by libpq's own parser, and turned into what Django and psycopg want.
 
-Never puts a password into a message. Only `ensure_database_exists` opens a connection.
+Never puts a password into a message. Only `ensure_database_exists` and `prove_answer` open a connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from lychd.postgres.errors import BadDatabaseUrl, DatabaseUnavailable
 
-__all__ = ["BadDatabaseUrl", "conninfo", "django_database", "embedded_url", "ensure_database_exists", "parse"]
+__all__ = [
+    "BadDatabaseUrl",
+    "conninfo",
+    "django_database",
+    "embedded_url",
+    "ensure_database_exists",
+    "parse",
+    "prove_answer",
+]
 
 EMBEDDED_DATABASE = "lychd"
 EMBEDDED_ROLE = "postgres"
@@ -113,3 +121,17 @@ def ensure_database_exists(url: str, *, maintenance: str = "postgres") -> bool:
     except psycopg.Error as error:
         raise DatabaseUnavailable(f"The database {name!r} could not be created: {str(error).strip()}") from error
     return True
+
+
+def prove_answer(url: str) -> None:
+    """Open one connection and close it, so that a database which cannot be used is told at once and in one sentence.
+
+    Raises:
+        BadDatabaseUrl: `url` is none.
+        DatabaseUnavailable: the server does not answer, or does not let us in.
+    """
+    try:
+        psycopg.connect(conninfo(url), autocommit=True).close()
+    except psycopg.Error as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DatabaseUnavailable(f"The database of DATABASE_URL cannot be used: {said.rstrip('.')}.") from error

@@ -41,7 +41,7 @@ class Observable(Protocol):
         """All conditions, met or not."""
         ...
 
-    def metrics(self) -> CollectorRegistry:
+    def metrics(self) -> CollectorRegistry | Awaitable[CollectorRegistry]:
         """The registry of all figures."""
         ...
 
@@ -67,7 +67,8 @@ async def readyz(request: HttpRequest) -> HttpResponse:
 async def metrics(request: HttpRequest) -> HttpResponse:
     """The figures in the format that the client asks for: Prometheus text or OpenMetrics."""
     try:
-        registry = _vessel(request).metrics()
+        found: Any = _vessel(request).metrics()
+        registry: CollectorRegistry = await found if inspect.isawaitable(found) else found
     except NotAdmitting as error:
         return _plain(error.detail, 503)
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))

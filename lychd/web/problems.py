@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -24,11 +25,13 @@ from ninja.errors import HttpError, ValidationError
 from lychd.web import encoding
 from lychd.web.refusals import BodyTooLarge, MethodNotAllowed
 from lychd.web.request_ids import current
+from runs import payloads
 from runs.errors import Forbidden, Invalid, LychdError, NotFound, Refused, TooMany, Unauthenticated
 
 log = structlog.get_logger()
 
 MEDIA_TYPE = "application/problem+json"
+_LONGEST_NAME = 100
 _OWN_MEMBERS = frozenset({"type", "title", "status", "detail", "code", "errors", "request"})
 
 
@@ -92,12 +95,15 @@ def as_problem(request: HttpRequest, response: HttpResponse) -> HttpResponse:
 
 
 def invalid(errors: Iterable[dict[str, Any]]) -> Invalid:
-    """The refusal for errors as pydantic reports them, their first `loc` naming the part of the request."""
+    """The refusal for errors as pydantic reports them, their first `loc` naming the part of the request.
+
+    It names at most `MOST_ERRORS` of them, and never repeats a long name that the client made up.
+    """
     told: list[dict[str, Any]] = []
-    for error in errors:
+    for error in islice(errors, payloads.MOST_ERRORS):
         part, *path = error.get("loc") or ("body",)
         one: dict[str, Any] = {
-            "pointer": encoding.pointer(path),
+            "pointer": encoding.pointer([_short(step) for step in path]),
             "detail": str(error.get("msg", "is not valid")),
             "code": str(error.get("type", "invalid")),
         }
@@ -107,6 +113,10 @@ def invalid(errors: Iterable[dict[str, Any]]) -> Invalid:
     first = told[0] if told else {"pointer": "", "detail": "it is not valid"}
     where = first["pointer"] or f"the {first.get('in', 'body')}"
     return Invalid(f"The request is not valid: {where}: {first['detail']}.", errors=told)
+
+
+def _short(step: Any) -> Any:
+    return f"{step[:_LONGEST_NAME]}…" if isinstance(step, str) and len(step) > _LONGEST_NAME else step
 
 
 def _known(error: Exception) -> LychdError | None:

@@ -16,20 +16,34 @@ import structlog
 from runs.broker.jobs import MissingQueue, require_queue
 from runs.broker.queue import LaneQueue
 from runs.broker.worker import LaneWorker, Pace, Perform
-from runs.routing import QUEUES
+from runs.routing import HIGHEST, QUEUES
 from runs.shielding import complete
 
 log = structlog.get_logger()
 
+# The last column: the priority of the longest waiting job if one came later, is more urgent and runs already.
 _DEPTHS: LiteralString = """
-SELECT queue, count(*), extract(epoch FROM now())::bigint - min(scheduled)
-FROM saq_jobs WHERE status = 'queued' AND queue = ANY(%s) GROUP BY queue
+SELECT q.queue, q.depth, extract(epoch FROM now())::bigint - q.since, (
+    SELECT max(w.priority) FROM saq_jobs w
+    WHERE w.status = 'queued' AND w.queue = q.queue AND w.scheduled = q.since AND EXISTS (
+        SELECT FROM saq_jobs a
+        WHERE a.status = 'active' AND a.queue = q.queue AND a.priority < w.priority AND a.scheduled > w.scheduled
+    )
+)
+FROM (
+    SELECT queue, count(*) AS depth, min(scheduled) AS since
+    FROM saq_jobs WHERE status = 'queued' AND queue = ANY(%s) GROUP BY queue
+) q
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStats:
-    """One lane as it stands. `waiting_seconds`: age of the oldest queued job; `running`: the worker is up."""
+    """One lane as it stands.
+
+    `waiting_seconds`: age of the oldest queued job; `overtaken`: its priority (0 to 100) while more urgent work that
+    came later runs before it, else None; `running`: the worker is up.
+    """
 
     queue: str
     queued: int
@@ -41,6 +55,7 @@ class LaneStats:
     failed: int
     aborted: int
     running: bool
+    overtaken: int | None = None
 
 
 class Lanes:
@@ -169,10 +184,12 @@ class Lanes:
             raise RuntimeError("the lanes are not connected")
         async with first.connections.connection() as conn:
             rows = await (await conn.execute(_DEPTHS, (list(self.queues),))).fetchall()
-        depths: dict[str, tuple[int, int]] = {name: (queued, max(0, age)) for name, queued, age in rows}
-        return {name: self._stats(queue, *depths.get(name, (0, 0))) for name, queue in self.queues.items()}
+        depths: dict[str, tuple[int, int, int | None]] = {
+            name: (queued, max(0, age), None if wire is None else HIGHEST - wire) for name, queued, age, wire in rows
+        }
+        return {name: self._stats(queue, *depths.get(name, (0, 0, None))) for name, queue in self.queues.items()}
 
-    def _stats(self, queue: LaneQueue, queued: int, age: int) -> LaneStats:
+    def _stats(self, queue: LaneQueue, queued: int, age: int, overtaken: int | None) -> LaneStats:
         launcher = self._launchers.get(queue.name)
         return LaneStats(
             queue=queue.name,
@@ -185,6 +202,7 @@ class Lanes:
             failed=queue.failed,
             aborted=queue.aborted,
             running=launcher is not None and not launcher.done(),
+            overtaken=overtaken,
         )
 
     def _queue(self, name: str, slots: int) -> LaneQueue:

@@ -50,11 +50,26 @@ def before_node(
     return f'{head[:-2]},"state":{state_json}}}]'
 
 
-def resumable(snapshots: list[dict[str, Any]]) -> Resumable | Ended | None:
-    """What the checkpoint says to do next; None when it says nothing that can be done."""
-    for snapshot in snapshots:
-        if snapshot.get("kind") == "end":
-            return Ended(snapshot.get("result"))
-        if snapshot.get("kind") == "node" and snapshot.get("status") == CREATED:
-            return Resumable(snapshot["node"], snapshot["visit"], snapshot["state"], snapshot.get("wait"))
+def resumable(snapshots: Any) -> Resumable | Ended | None:
+    """What the checkpoint says to do next; None when it says nothing that can be done.
+
+    A snapshot that names a node but not all of its boundary is no reason to look further: what follows it is older.
+    """
+    for snapshot in snapshots if isinstance(snapshots, list) else []:
+        match snapshot:
+            case {"kind": "end", "result": output}:
+                return Ended(output)
+            case {"kind": "node", "status": "created"}:
+                return _boundary(snapshot)
+            case _:
+                continue
     return None
+
+
+def _boundary(snapshot: dict[str, Any]) -> Resumable | None:
+    match snapshot:
+        case {"node": str(node), "visit": int(visit), "state": state} if visit >= 0:
+            wait = snapshot.get("wait")
+            return Resumable(node, visit, state, wait) if wait is None or isinstance(wait, dict) else None
+        case _:
+            return None

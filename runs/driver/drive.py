@@ -16,14 +16,15 @@ from functools import partial
 from typing import Any
 
 from runs import ids, payloads
-from runs import reads as rows
+from runs.connections import Reads
 from runs.custody import Drain
+from runs.driver import orm
 from runs.driver.codec import Ended, before_node
 from runs.driver.context import NodeContext
 from runs.driver.returning import answer, journal, place_of
 from runs.driver.steps import Entry, Hop, HopLost, StepJournal
 from runs.driver.threads import Threads
-from runs.errors import LychdError, NodeFailed, Unknown
+from runs.errors import LychdError, NodeFailed, Unknown, said
 from runs.events.bus import RunEventBus
 from runs.events.event import Kind
 from runs.ledger.checkpoint import SAVE_CHECKPOINT, SaveCheckpoint
@@ -98,7 +99,7 @@ class Driver:
     ledger: Ledger
     bus: RunEventBus
     threads: Threads
-    reads: rows.Reads
+    reads: Reads
     waits: WaitKinds
     limit: int
     drain: Drain
@@ -267,6 +268,8 @@ class Driver:
         began = time.monotonic()
         limit = pattern.manifest.node(info.node).timeout
         timer = asyncio.timeout(limit)
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task is not None else 0
         try:
             async with timer:
                 outcome = await pattern.run_node(info.node, context)
@@ -275,10 +278,18 @@ class Driver:
                 raise self._left(
                     emit, info, began, NodeTimeout(f"Node {info.node!r} took longer than {limit:g} s.")
                 ) from error
-            raise self._left(emit, info, began, _failure(info.node, error)) from error
+            raise self._left(emit, info, began, _failure(info.node, error), error) from error
         except (HopLost, Unknown):
             raise
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            if task is None or task.cancelling() > cancellations:
+                raise
+            # Nobody cancelled this hop: something within the node did, and did not answer for it.
+            failure = NodeFailed(f"Node {info.node!r} was cancelled by its own code.")
+            raise self._left(emit, info, began, failure, error) from error
+        except (Exception, SystemExit) as error:
+            # A library that calls sys.exit() ends its node and not the Vessel.
+            await orm.close_lost(error)
             raise self._left(emit, info, began, _failure(info.node, error), error) from error
         finally:
             context.cancel()
@@ -316,4 +327,4 @@ def _failure(node: str, error: BaseException) -> NodeFailed:
         return error
     if isinstance(error, LychdError):
         return NodeFailed(error.detail, code=error.code)
-    return NodeFailed(payloads.escaped(f"{type(error).__name__}: {error}"[:4000]) or f"Node {node!r} failed.")
+    return NodeFailed(payloads.escaped(said(error)[:4000]) or f"Node {node!r} failed.")

@@ -6,23 +6,17 @@ while says nothing about the Run.
 
 from __future__ import annotations
 
-import asyncio
-import time
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from runs import reads as rows
-from runs.backoff import delays
+from runs.connections import patiently
 from runs.driver.codec import Ended, Resumable, resumable
 from runs.driver.steps import Entry, Hop
-from runs.errors import Degraded, NodeFailed, Unknown
+from runs.errors import NodeFailed
 from runs.ledger.claim import Claimed
 from runs.patterns import Verdict
 from runs.waits import WaitKinds
-
-# Seconds for which a lost database is asked again before the hop gives up knowing.
-PATIENCE = 15.0
 
 
 class StasisLost(NodeFailed):
@@ -51,7 +45,7 @@ async def journal(reads: rows.Reads, hop: Hop, visit: int) -> dict[tuple[str, in
     Raises:
         Unknown: the database stayed away.
     """
-    found = await _patiently(lambda: rows.journal(reads, hop.run_id, visit))
+    found = await patiently(lambda: rows.journal(reads, hop.run_id, visit))
     return {(row.name, row.occurrence): Entry(row.args_digest, row.result) for row in found}
 
 
@@ -72,25 +66,8 @@ async def answer(reads: rows.Reads, waits: WaitKinds, point: Resumable) -> tuple
     if kind is None:
         raise StasisLost(f"The Run waited for a {point.wait['kind']}, and that kind of wait is not installed.")
     owner = uuid.UUID(point.wait["owner"])
-    found = await _patiently(lambda: kind.answer(reads, owner))
+    found = await patiently(lambda: kind.answer(reads, owner))
     if found is None:
         raise StasisLost("The Run returned from a wait whose owner has not answered.")
-    told = await _patiently(lambda: kind.describe(reads, owner))
+    told = await patiently(lambda: kind.describe(reads, owner))
     return found, {"kind": kind.name, "owner": told or {"id": str(owner)}}
-
-
-async def _patiently[T](ask: Callable[[], Awaitable[T]]) -> T:
-    """What the database says; asked again while it is away, as the ledger does.
-
-    Raises:
-        Unknown: it stayed away; nothing is decided about the Run.
-    """
-    deadline = time.monotonic() + PATIENCE
-    for pause in delays(first=0.05, cap=1.0):
-        try:
-            return await ask()
-        except Degraded as error:
-            if time.monotonic() + pause > deadline:
-                raise Unknown(f"The database did not answer for {PATIENCE:g} s.") from error
-        await asyncio.sleep(pause)
-    raise Unknown

@@ -15,14 +15,15 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pydantic import TypeAdapter, ValidationError
 
 from runs import payloads
+from runs.driver import orm
 from runs.driver.threads import Threads
-from runs.errors import Conflict, Invalid, NodeFailed
+from runs.errors import Conflict, Invalid, NodeFailed, said
 from runs.events.event import Kind
 from runs.ledger.journal import RECORD_STEP, RecordStep
 from runs.ledger.ledger import Ledger
@@ -37,7 +38,8 @@ class StepMismatch(Conflict):
     code, title = "step_mismatch", "Step recorded with other arguments"
 
 
-class StepTimeout(NodeFailed):
+# A TimeoutError as well, so that a retry policy and an author's `except` may name it as one.
+class StepTimeout(NodeFailed, TimeoutError):
     """A step took longer than its time limit."""
 
     code, title = "step_timeout", "Step took too long"
@@ -174,10 +176,11 @@ class StepJournal:
                         "step": name,
                         "phase": "retry",
                         "attempt": attempt,
-                        "error": payloads.escaped(f"{type(error).__name__}: {error}"[:2000]),
+                        "error": payloads.escaped(said(error)[:2000]),
                         "next_in": delay,
                     },
                 )
+                await orm.close_lost(error)
                 await asyncio.sleep(delay)
 
     async def _call(
@@ -191,13 +194,24 @@ class StepJournal:
         def work() -> Awaitable[Any]:
             if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
                 return fn(*args)
-            # A time limit cannot end a thread; it is waited for, told through `cancelled`, and then reported late.
-            return self.threads.run(cancel if seconds is None else _ignore, fn, *args)
+            # A time limit cannot end a thread: it is waited for, and then reported late.
+            return self.threads.run(told, fn, *args)
+
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+
+        def told() -> None:
+            # Only a cancellation from outside ends the node; after a time limit another attempt may follow.
+            if task.cancelling() - limit.expired() > before:
+                cancel()
 
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                return await work()
+                result = await work()
+                # `lambda: client.get(url)` looks sync and is not.
+                return await result if inspect.isawaitable(result) else result
         except TimeoutError as error:
             if limit.expired():
                 raise StepTimeout(f"Step {name!r} took longer than {seconds:g} s.") from error
@@ -208,26 +222,28 @@ class StepJournal:
             raise StepMismatch(f"Step {name!r} was recorded with other arguments; its result would not fit.")
 
 
-def _ignore() -> None:
-    return None
-
-
-@lru_cache(maxsize=1024)
-def _hinted(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
-    try:
-        hint: Any = typing.get_type_hints(inspect.unwrap(fn)).get("return")
-    except (NameError, TypeError):
-        return None
-    return TypeAdapter(hint) if hint not in {None, Any} else None
+# Weak, since an inner function holds the state of its node.
+_HINTED: WeakKeyDictionary[Callable[..., Any], TypeAdapter[Any] | None] = WeakKeyDictionary()
 
 
 def _adapter(fn: Callable[..., Any], returns: type[Any] | None) -> TypeAdapter[Any] | None:
     if returns is not None:
         return TypeAdapter(returns)
+    function = inspect.unwrap(getattr(fn, "__func__", fn))
     try:
-        return _hinted(fn)
-    except TypeError:  # not hashable, a partial of something odd: its result stays JSON
+        if function not in _HINTED:
+            _HINTED[function] = _hinted(function)
+        return _HINTED[function]
+    except TypeError:  # a partial, a callable object: its result stays JSON
         return None
+
+
+def _hinted(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
+    try:
+        hint: Any = typing.get_type_hints(function, include_extras=True).get("return")
+    except NameError:
+        return None
+    return None if hint is None or hint is Any else TypeAdapter(hint)
 
 
 def _read(adapter: TypeAdapter[Any] | None, value: Any, name: str) -> Any:

@@ -7,7 +7,7 @@ import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from runs.shielding import finish
+from runs.driver import orm
 
 
 class Threads:
@@ -20,20 +20,27 @@ class Threads:
     async def run[*Ts, R](self, cancel: Callable[[], None], fn: Callable[[*Ts], R], *args: *Ts) -> R:
         """Call `fn` in a thread.
 
-        Cancellation: `cancel` is called, the thread is waited for to its end, then the cancellation goes on.
+        Cancellation: `cancel` is called, the thread is waited for to its end however often the caller is cancelled
+        meanwhile, then the cancellation goes on.
         """
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         self.live += 1
-        future = loop.run_in_executor(self._pool, lambda: context.run(fn, *args))
+        future = loop.run_in_executor(self._pool, lambda: context.run(_called, fn, *args))
         try:
             await asyncio.shield(future)
         except asyncio.CancelledError:
             if future.cancelled():
                 raise
             cancel()
-            if not future.done():
-                await asyncio.wait({asyncio.ensure_future(_ended(future))})
+            while not future.done():
+                try:
+                    await asyncio.wait({future})
+                except asyncio.CancelledError:
+                    cancel()
+            # The cancellation is already on its way; the thread's own error comes too late.
+            if not future.cancelled():
+                future.exception()
             raise
         finally:
             self.live -= 1
@@ -44,8 +51,8 @@ class Threads:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def _ended[R](future: asyncio.Future[R]) -> None:
+def _called[*Ts, R](fn: Callable[[*Ts], R], *args: *Ts) -> R:
     try:
-        await finish(future)
-    except Exception:  # noqa: BLE001 - the cancellation is already on its way, the thread's own error comes too late
-        return
+        return fn(*args)
+    finally:
+        orm.give_back()

@@ -65,7 +65,8 @@ run as (
         status, priority, queue_name, enqueue_seq, created_at, updated_at)
     select w.run_id, w.tenant, 'vessel', w.pattern_key, w.pattern_revision, w.pattern_digest, w.manifest, w.source,
         w.surface, w.sigil_id, w.user_id, w.sigil_name, w.scopes, w.intent, w.idempotency_key, w.request_digest,
-        w.input, w.session_id, w.ancestor_id, 'queued', w.priority, w.queue_name, 0, now(), now()
+        coalesce(w.input, 'null'::jsonb), -- a recordset reads the JSON null as no value at all
+        w.session_id, w.ancestor_id, 'queued', w.priority, w.queue_name, 0, now(), now()
     from wanted w
     where (w.boot_id is null or exists (select 1 from runs_vesselslot v where v.boot_id = w.boot_id))
       and not exists (select 1 from runs_runtombstone t where t.id = w.run_id)

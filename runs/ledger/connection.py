@@ -7,9 +7,6 @@ the road back to knowledge is to run the same statement again on a new connectio
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, LiteralString, cast
 
@@ -17,6 +14,7 @@ import psycopg
 import structlog
 
 from runs.backoff import delays
+from runs.connections import answering
 from runs.errors import Unknown
 
 log = structlog.get_logger(__name__)
@@ -102,12 +100,8 @@ class LedgerConnection:
         for delay in delays(first=0.02, cap=1.0):
             try:
                 connection = await self._open()
-                # Keepalive finds a dead machine, not a proxy that lives and forwards nothing.
-                timer = asyncio.get_running_loop().call_later(self._answer_within, _hang_up, connection)
-                try:
+                with answering(connection, self._answer_within):
                     return await once(connection)
-                finally:
-                    timer.cancel()
             except psycopg.OperationalError as error:
                 # The server's own verdict on the statement arrives with a SQLSTATE and a living connection.
                 alive = self._connection is not None and not self._connection.closed
@@ -124,13 +118,3 @@ class LedgerConnection:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
-
-
-def _hang_up(connection: psycopg.AsyncConnection[Any]) -> None:
-    """End the connection under a statement that waits on it, which is then told that it was lost.
-
-    Cancelling the waiting task is not enough: psycopg then waits for the answer to the cancelled statement.
-    """
-    log.warning("ledger.no_answer", connection=connection.info.parameter_status("application_name"))
-    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
-        line.shutdown(socket.SHUT_RDWR)

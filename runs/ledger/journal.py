@@ -57,7 +57,7 @@ written as (
 )
 select l.ord,
        coalesce(j.args_digest, l.args_digest),
-       case when j.run_id is null then l.result::text else j.result::text end,
+       coalesce(case when j.run_id is null then l.result::text else j.result::text end, 'null'),
        j.run_id is null
 from locked l
 left join runs_journalentry j

@@ -22,8 +22,8 @@ from tests.support.waiting import eventually
 pytest_plugins = ["tests.support.broker_fixtures"]
 
 
-async def _is(watcher: psycopg.AsyncConnection, key: str, wanted: str) -> bool:
-    return await status(watcher, key) == wanted
+async def _is(onlooker: psycopg.AsyncConnection, key: str, wanted: str) -> bool:
+    return await status(onlooker, key) == wanted
 
 
 @pytest.mark.contract("TOP-1", "TOP-5", "REC-1")
@@ -38,14 +38,14 @@ async def test_s237_there_are_two_workers_and_each_knows_one_function(broker_dsn
 
 @pytest.mark.contract("TOP-5", "ADM-13", "CLM-1")
 async def test_both_lanes_run_the_same_task_with_run_and_sequence(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, one, two = Stage(), uuid4(), uuid4()
     async with running(broker_dsn, stage) as lanes:
         await publisher.enqueue(one, 1, "runs", 50)
         await publisher.enqueue(two, 9, "rites", 20)
-        await eventually(lambda: _is(watcher, f"run:{one}:1", "complete"))
-        await eventually(lambda: _is(watcher, f"run:{two}:9", "complete"))
+        await eventually(lambda: _is(onlooker, f"run:{one}:1", "complete"))
+        await eventually(lambda: _is(onlooker, f"run:{two}:9", "complete"))
         stats = await lanes.stats()
         assert [(lane.complete, lane.active, lane.queued, lane.running) for lane in stats.values()] == [
             (1, 0, 0, True),
@@ -64,7 +64,7 @@ async def test_work_that_was_there_before_the_lanes_is_done(broker_dsn: str, pub
 
 @pytest.mark.contract("TOP-4")
 async def test_a_lane_never_runs_more_jobs_than_it_may(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage = Stage(passing=False)
     async with running(broker_dsn, stage, runs=3) as lanes:
@@ -74,7 +74,7 @@ async def test_a_lane_never_runs_more_jobs_than_it_may(
         stats = (await lanes.stats())["runs"]
         assert (stats.active, stats.free, stats.queued, stats.concurrency) == (3, 0, 17, 3)
         # What waits is not taken in advance: it stays queued, and priority still decides.
-        active = await (await watcher.execute("SELECT count(*) FROM saq_jobs WHERE status = 'active'")).fetchone()
+        active = await (await onlooker.execute("SELECT count(*) FROM saq_jobs WHERE status = 'active'")).fetchone()
         assert active == (3,)
         stage.gate.set()
         await eventually(lambda: len(stage.ended) == 20)
@@ -109,7 +109,7 @@ async def test_jobs_of_one_priority_are_started_in_their_order(broker_dsn: str, 
 
 
 async def test_a_job_that_raises_fails_its_row_and_the_slot_lives_on(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     bad, good, stage = uuid4(), uuid4(), Stage()
 
@@ -122,7 +122,7 @@ async def test_a_job_that_raises_fails_its_row_and_the_slot_lives_on(
         await publisher.enqueue(bad, 1, "runs", 50)
         await publisher.enqueue(good, 1, "runs", 50)
         await eventually(lambda: good in stage.ended)
-        found = await row(watcher, f"run:{bad}:1")
+        found = await row(onlooker, f"run:{bad}:1")
     assert found is not None
     assert found[0] == "failed"
     assert "LookupError: no such thing" in found[1]["error"]
@@ -130,15 +130,15 @@ async def test_a_job_that_raises_fails_its_row_and_the_slot_lives_on(
 
 @pytest.mark.parametrize("result", [{"x": "\x00"}, {"x": "\ud800"}, {"x": float("nan")}, {"x": object()}])
 async def test_a_result_that_the_database_cannot_hold_is_left_out(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection, result: dict[str, Any]
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection, result: dict[str, Any]
 ) -> None:
     async def perform(run_id: UUID, seq: int) -> dict[str, Any]:
         return result
 
     async with running(broker_dsn, perform):
         key = (await publisher.enqueue(uuid4(), 1, "runs", 50)).key
-        await eventually(lambda: _is(watcher, key, "complete"))
-        found = await row(watcher, key)
+        await eventually(lambda: _is(onlooker, key, "complete"))
+        found = await row(onlooker, key)
         assert found is not None
         assert found[1].get("result") is None
 
@@ -148,23 +148,23 @@ async def test_a_result_that_the_database_cannot_hold_is_left_out(
     [("other", {}), ("perform_run", {}), ("perform_run", {"run_id": "no uuid", "seq": 1})],
 )
 async def test_a_foreign_job_fails_and_the_lane_lives_on(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection, function: str, kwargs: dict[str, Any]
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection, function: str, kwargs: dict[str, Any]
 ) -> None:
     stage, run = Stage(), uuid4()
     async with stock_queue(broker_dsn) as stock:
         await stock.enqueue(function, key="run:foreign:1", retries=0, **kwargs)
     async with running(broker_dsn, stage, runs=1):
-        await eventually(lambda: _is(watcher, "run:foreign:1", "failed"))
+        await eventually(lambda: _is(onlooker, "run:foreign:1", "failed"))
         await publisher.enqueue(run, 1, "runs", 50)
         await eventually(lambda: run in stage.ended)
 
 
 async def test_a_row_that_is_no_json_is_set_aside_and_the_lane_lives_on(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, runs = Stage(), [uuid4() for _ in range(3)]
     for number, stored in enumerate((b"{", b"\xff", json.dumps({"queue": "rites", "function": "f"}).encode())):
-        await watcher.execute(
+        await onlooker.execute(
             "INSERT INTO saq_jobs (key, job, queue, status, priority) VALUES (%s, %s, 'runs', 'queued', 0)",
             (f"run:poison:{number}", stored),
         )
@@ -173,57 +173,57 @@ async def test_a_row_that_is_no_json_is_set_aside_and_the_lane_lives_on(
     async with running(broker_dsn, stage, runs=1, pace=Pace(look=0.1)):
         await eventually(lambda: len(stage.ended) == 3)
         for number in range(3):
-            assert await status(watcher, f"run:poison:{number}") == "failed"
+            assert await status(onlooker, f"run:poison:{number}") == "failed"
 
 
 @pytest.mark.contract("CLM-14")
 async def test_live_jobs_are_touched_again_and_again_and_no_longer_once_they_returned(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage = Stage(passing=False)
     async with running(broker_dsn, stage, runs=3, pace=Pace(beat=0.02)) as lanes:
         keys = [(await publisher.enqueue(uuid4(), 1, "runs", 50)).key for _ in range(2)]
         await eventually(lambda: stage.running == 2)
-        first = [await _touched(watcher, key) for key in keys]
-        await eventually(lambda: _all_later(watcher, keys, first))
+        first = [await _touched(onlooker, key) for key in keys]
+        await eventually(lambda: _all_later(onlooker, keys, first))
         stage.gate.set()
-        await eventually(lambda: _is(watcher, keys[0], "complete"))
-        await eventually(lambda: _is(watcher, keys[1], "complete"))
-        last = [await _touched(watcher, key) for key in keys]
+        await eventually(lambda: _is(onlooker, keys[0], "complete"))
+        await eventually(lambda: _is(onlooker, keys[1], "complete"))
+        last = [await _touched(onlooker, key) for key in keys]
         for _ in range(3):
             await lanes.queues["runs"].pump.beat()
-        assert [await _touched(watcher, key) for key in keys] == last
+        assert [await _touched(onlooker, key) for key in keys] == last
         # One duty a lane, none a job.
         assert len([task for task in asyncio.all_tasks() if task.get_name().endswith(".beat")]) == 2
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("lychd.lane")]
 
 
-async def _touched(watcher: psycopg.AsyncConnection, key: str) -> int:
-    found = await row(watcher, key)
+async def _touched(onlooker: psycopg.AsyncConnection, key: str) -> int:
+    found = await row(onlooker, key)
     assert found is not None
     return found[1]["touched"]
 
 
-async def _all_later(watcher: psycopg.AsyncConnection, keys: list[str], first: list[int]) -> bool:
-    return all([await _touched(watcher, key) > before for key, before in zip(keys, first, strict=True)])
+async def _all_later(onlooker: psycopg.AsyncConnection, keys: list[str], first: list[int]) -> bool:
+    return all([await _touched(onlooker, key) > before for key, before in zip(keys, first, strict=True)])
 
 
 @pytest.mark.contract("CLM-14")
 async def test_a_heartbeat_keeps_the_aborting_status_and_the_reason(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage = Stage(passing=False)
     async with running(broker_dsn, stage) as lanes:
         key = (await publisher.enqueue(uuid4(), 1, "runs", 50)).key
         await eventually(lambda: stage.running)
-        await watcher.execute(
+        await onlooker.execute(
             "UPDATE saq_jobs SET status = 'aborting',"
             " job = convert_to((convert_from(job, 'UTF8')::jsonb || '{\"error\": \"why\"}')::text, 'UTF8')"
             " WHERE key = %s",
             (key,),
         )
         assert await lanes.queues["runs"].pump.beat() == 1
-        found = await row(watcher, key)
+        found = await row(onlooker, key)
         assert found is not None
         assert (found[0], found[1]["error"]) == ("aborting", "why")
         stage.gate.set()
@@ -231,7 +231,7 @@ async def test_a_heartbeat_keeps_the_aborting_status_and_the_reason(
 
 @pytest.mark.contract("CLM-14")
 async def test_a_failed_refresh_is_logged_and_nothing_else(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, run = Stage(passing=False), uuid4()
     with structlog.testing.capture_logs() as logs:
@@ -245,7 +245,7 @@ async def test_a_failed_refresh_is_logged_and_nothing_else(
             await eventually(lambda: any(entry.get("duty") == "beat" for entry in logs))
             await eventually(lambda: stage.running == 1)
             stage.gate.set()
-            await eventually(lambda: _is(watcher, f"run:{run}:1", "complete"))
+            await eventually(lambda: _is(onlooker, f"run:{run}:1", "complete"))
             beat.cancel()
     failures = [entry for entry in logs if entry.get("duty") == "beat"]
     assert [entry["event"] for entry in failures] == ["lane.duty_failed"]
@@ -301,7 +301,7 @@ async def test_stock_saq_loses_that_wake_up(broker_dsn: str, publisher: Publishe
 
 
 async def test_a_busy_lane_goes_on_listening_and_takes_the_next_job_when_its_slot_is_free(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, one, two = Stage(passing=False), uuid4(), uuid4()
     async with running(broker_dsn, stage, runs=1, pace=STILL) as lanes:
@@ -323,13 +323,13 @@ async def test_no_job_of_many_close_ones_waits_for_a_tick(broker_dsn: str, publi
 
 
 async def test_what_was_published_while_the_lane_was_deaf_is_found_when_it_hears_again(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, run = Stage(), uuid4()
     async with running(broker_dsn, stage, pace=STILL) as lanes:
         await lanes.queues["runs"].pump.settled()
-        for pid in await backends(watcher, "lychd lane runs"):
-            await watcher.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        for pid in await backends(onlooker, "lychd lane runs"):
+            await onlooker.execute("SELECT pg_terminate_backend(%s)", (pid,))
         await publisher.enqueue(run, 1, "runs", 50)
         await eventually(lambda: run in stage.ended)
         again = uuid4()
@@ -338,7 +338,7 @@ async def test_what_was_published_while_the_lane_was_deaf_is_found_when_it_hears
 
 
 async def test_rows_taken_by_a_turn_whose_answer_was_lost_go_back_and_are_run(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, run = Stage(), uuid4()
     async with running(broker_dsn, stage, pace=STILL) as lanes:
@@ -355,12 +355,12 @@ async def test_rows_taken_by_a_turn_whose_answer_was_lost_go_back_and_are_run(
 
         queue._line.run = loses_the_answer  # type: ignore[method-assign]
         await publisher.enqueue(run, 1, "runs", 50)
-        await eventually(lambda: _is(watcher, f"run:{run}:1", "complete"))
+        await eventually(lambda: _is(onlooker, f"run:{run}:1", "complete"))
     assert stage.started == [(run, 1)]
 
 
 async def test_a_finish_whose_answer_was_lost_is_acknowledged_again(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, run, live = Stage(passing=False), uuid4(), uuid4()
     async with running(broker_dsn, stage, pace=STILL) as lanes:
@@ -376,14 +376,14 @@ async def test_a_finish_whose_answer_was_lost_is_acknowledged_again(
 
         queue._line.run = fails  # type: ignore[method-assign]
         stage.gate.set()
-        await eventually(lambda: _is(watcher, f"run:{run}:1", "complete"))
-        await eventually(lambda: _is(watcher, f"run:{live}:1", "complete"))
+        await eventually(lambda: _is(onlooker, f"run:{run}:1", "complete"))
+        await eventually(lambda: _is(onlooker, f"run:{live}:1", "complete"))
     # The rows of jobs that live here were not taken for lost ones.
     assert len(stage.started) == 2
 
 
 async def test_the_sweep_ends_what_nobody_touches_and_deletes_what_expired(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage = Stage(passing=False)
     async with running(broker_dsn, stage) as lanes:
@@ -395,20 +395,20 @@ async def test_the_sweep_ends_what_nobody_touches_and_deletes_what_expired(
         fresh = (await publisher.enqueue(uuid4(), 1, "rites", 50)).key
         old = (await publisher.enqueue(uuid4(), 1, "rites", 50)).key
         dead = (await publisher.enqueue(uuid4(), 1, "rites", 50)).key
-        await watcher.execute(
+        await onlooker.execute(
             "UPDATE saq_jobs SET status = 'active', job = convert_to((convert_from(job, 'UTF8')::jsonb"
             " || jsonb_build_object('touched', (extract(epoch FROM now()) * 1000)::bigint - 119000))::text, 'UTF8')"
             " WHERE key = %s",
             (fresh,),
         )
-        await watcher.execute("UPDATE saq_jobs SET status = 'active' WHERE key = %s", (dead,))
-        await watcher.execute("UPDATE saq_jobs SET status = 'complete', expire_at = 1 WHERE key = %s", (old,))
+        await onlooker.execute("UPDATE saq_jobs SET status = 'active' WHERE key = %s", (dead,))
+        await onlooker.execute("UPDATE saq_jobs SET status = 'complete', expire_at = 1 WHERE key = %s", (old,))
         assert await rites.sweep() == [dead]
-        assert await status(watcher, dead) == "aborted"
-        assert await status(watcher, old) is None
-        assert await status(watcher, fresh) == "active"
-        assert await status(watcher, lost) == "active"
-        assert await status(watcher, mine) == "active"
+        assert await status(onlooker, dead) == "aborted"
+        assert await status(onlooker, old) is None
+        assert await status(onlooker, fresh) == "active"
+        assert await status(onlooker, lost) == "active"
+        assert await status(onlooker, mine) == "active"
         async with stock_queue(broker_dsn, "rites") as stock:
             job = await stock.job(dead)
             assert job is not None
@@ -416,11 +416,13 @@ async def test_the_sweep_ends_what_nobody_touches_and_deletes_what_expired(
         stage.gate.set()
 
 
-async def test_the_workers_report_themselves_with_their_boot(broker_dsn: str, watcher: psycopg.AsyncConnection) -> None:
+async def test_the_workers_report_themselves_with_their_boot(
+    broker_dsn: str, onlooker: psycopg.AsyncConnection
+) -> None:
     async with running(broker_dsn, Stage(), pace=Pace(report=0.02), boot_id="boot-5"):
 
         async def reported() -> bool:
-            rows = await watcher.execute("SELECT worker_id, queue_key, metadata FROM saq_stats ORDER BY worker_id")
+            rows = await onlooker.execute("SELECT worker_id, queue_key, metadata FROM saq_stats ORDER BY worker_id")
             return await rows.fetchall() == [
                 ("rites@boot-5", "rites", {"boot": "boot-5"}),
                 ("runs@boot-5", "runs", {"boot": "boot-5"}),

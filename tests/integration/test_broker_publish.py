@@ -38,27 +38,27 @@ class Door:
 
 @pytest.mark.contract("ADM-13")
 async def test_a_hop_is_published_under_its_key_and_only_once(
-    publisher: Publisher, watcher: psycopg.AsyncConnection
+    publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     run = uuid4()
     first = await publisher.enqueue(run, 7, "runs", 50)
     second = await publisher.enqueue(run, 7, "runs", 50)
     assert (first.key, first.outcome, first.status) == (f"run:{run}:7", "enqueued", "queued")
     assert (second.outcome, second.status, second.queue) == ("exists", "queued", "runs")
-    assert await status(watcher, first.key) == "queued"
+    assert await status(onlooker, first.key) == "queued"
 
 
 @pytest.mark.parametrize("state", ["active", "aborting", "aborted", "failed", "complete"])
 async def test_a_row_in_any_state_is_left_alone_and_its_state_reported(
-    publisher: Publisher, watcher: psycopg.AsyncConnection, state: str
+    publisher: Publisher, onlooker: psycopg.AsyncConnection, state: str
 ) -> None:
     run = uuid4()
     key = (await publisher.enqueue(run, 1, "runs", 50)).key
     # As SAQ leaves processed rows: scheduled 0, so that its own conflict rule would revive the terminal ones.
-    await watcher.execute("UPDATE saq_jobs SET status = %s, scheduled = 0 WHERE key = %s", (state, key))
+    await onlooker.execute("UPDATE saq_jobs SET status = %s, scheduled = 0 WHERE key = %s", (state, key))
     again = await publisher.enqueue(run, 1, "runs", 50)
     assert (again.outcome, again.status) == ("exists", state)
-    assert await status(watcher, key) == state
+    assert await status(onlooker, key) == state
 
 
 async def test_of_simultaneous_publications_of_one_hop_exactly_one_puts_it_there(
@@ -108,7 +108,7 @@ async def test_a_bad_priority_is_refused_and_spoils_nobody_elses_hop(publisher: 
 
 @pytest.mark.contract("ADM-17")
 async def test_a_publication_without_an_answer_in_time_is_unknown_and_one_never_sent_is_not(
-    broker_dsn: str, watcher: psycopg.AsyncConnection
+    broker_dsn: str, onlooker: psycopg.AsyncConnection
 ) -> None:
     publisher = Publisher(broker_dsn, within=0.2)
     await publisher.connect()
@@ -123,13 +123,13 @@ async def test_a_publication_without_an_answer_in_time_is_unknown_and_one_never_
             publisher._line._lock.release()
             with pytest.raises(Unknown):
                 await sent
-        assert await status(watcher, f"run:{unsent_run}:1") is None
+        assert await status(onlooker, f"run:{unsent_run}:1") is None
         assert (await publisher.enqueue(unsent_run, 1, "runs", 50)).outcome == "enqueued"
     finally:
         await publisher.close()
 
 
-async def _blocked(watcher: psycopg.AsyncConnection, dsn: str, key: str) -> psycopg.AsyncConnection:
+async def _blocked(onlooker: psycopg.AsyncConnection, dsn: str, key: str) -> psycopg.AsyncConnection:
     """A transaction that inserted `key` and has not committed: a publication of it waits."""
     blocker = await psycopg.AsyncConnection.connect(dsn)
     await blocker.execute(
@@ -138,8 +138,8 @@ async def _blocked(watcher: psycopg.AsyncConnection, dsn: str, key: str) -> psyc
     return blocker
 
 
-async def _waits_for_a_lock(watcher: psycopg.AsyncConnection) -> list[int]:
-    rows = await watcher.execute(
+async def _waits_for_a_lock(onlooker: psycopg.AsyncConnection) -> list[int]:
+    rows = await onlooker.execute(
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
     return [pid for (pid,) in await rows.fetchall()]
@@ -147,14 +147,14 @@ async def _waits_for_a_lock(watcher: psycopg.AsyncConnection) -> list[int]:
 
 @pytest.mark.contract("ADM-14")
 async def test_a_connection_lost_in_mid_statement_leaves_the_outcome_unknown_and_the_next_call_works(
-    publisher: Publisher, watcher: psycopg.AsyncConnection, broker_dsn: str
+    publisher: Publisher, onlooker: psycopg.AsyncConnection, broker_dsn: str
 ) -> None:
     run, other = uuid4(), uuid4()
-    blocker = await _blocked(watcher, broker_dsn, f"run:{run}:1")
+    blocker = await _blocked(onlooker, broker_dsn, f"run:{run}:1")
     try:
         call = asyncio.create_task(publisher.enqueue(run, 1, "runs", 50))
-        (pid,) = await eventually(lambda: _waits_for_a_lock(watcher))
-        await watcher.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        (pid,) = await eventually(lambda: _waits_for_a_lock(onlooker))
+        await onlooker.execute("SELECT pg_terminate_backend(%s)", (pid,))
         with pytest.raises(Unknown):
             await call
     finally:
@@ -164,12 +164,12 @@ async def test_a_connection_lost_in_mid_statement_leaves_the_outcome_unknown_and
 
 
 async def test_a_publication_waits_for_a_concurrent_one_and_then_says_what_it_found(
-    publisher: Publisher, watcher: psycopg.AsyncConnection, broker_dsn: str
+    publisher: Publisher, onlooker: psycopg.AsyncConnection, broker_dsn: str
 ) -> None:
     run = uuid4()
-    blocker = await _blocked(watcher, broker_dsn, f"run:{run}:1")
+    blocker = await _blocked(onlooker, broker_dsn, f"run:{run}:1")
     call = asyncio.create_task(publisher.enqueue(run, 1, "runs", 50))
-    await eventually(lambda: _waits_for_a_lock(watcher))
+    await eventually(lambda: _waits_for_a_lock(onlooker))
     await blocker.commit()
     await blocker.close()
     answer = await call
@@ -188,7 +188,7 @@ async def test_a_cancelled_caller_leaves_the_other_callers_of_its_statement_alon
 
 
 async def test_a_cancelled_call_that_was_not_sent_yet_is_never_sent(
-    publisher: Publisher, watcher: psycopg.AsyncConnection
+    publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     run = uuid4()
     with Door() as door:
@@ -201,7 +201,7 @@ async def test_a_cancelled_call_that_was_not_sent_yet_is_never_sent(
         door.open.set()
         await first
     await publisher.enqueue(uuid4(), 1, "runs", 50)
-    assert await status(watcher, f"run:{run}:1") is None
+    assert await status(onlooker, f"run:{run}:1") is None
 
 
 @pytest.mark.contract("QUE-7", "CAN-17")
@@ -211,7 +211,7 @@ async def test_a_lane_that_does_not_exist_is_refused_by_name(publisher: Publishe
 
 
 async def test_closing_sends_what_waits_and_leaves_no_connection(
-    broker_dsn: str, watcher: psycopg.AsyncConnection, publisher: Publisher
+    broker_dsn: str, onlooker: psycopg.AsyncConnection, publisher: Publisher
 ) -> None:
     mine = Publisher(broker_dsn)
     await mine.connect()
@@ -221,15 +221,15 @@ async def test_closing_sends_what_waits_and_leaves_no_connection(
     await mine.close()
     assert {answer.outcome for answer in await asyncio.gather(*calls)} == {"enqueued"}
     await publisher.close()
-    await eventually(lambda: _none(watcher))
+    await eventually(lambda: _none(onlooker))
 
 
-async def _none(watcher: psycopg.AsyncConnection) -> bool:
-    return not await backends(watcher, "lychd publication")
+async def _none(onlooker: psycopg.AsyncConnection) -> bool:
+    return not await backends(onlooker, "lychd publication")
 
 
-async def test_a_failed_connect_closes_the_pool(broker_dsn: str, watcher: psycopg.AsyncConnection) -> None:
-    await watcher.execute("UPDATE saq_versions SET version = 99")
+async def test_a_failed_connect_closes_the_pool(broker_dsn: str, onlooker: psycopg.AsyncConnection) -> None:
+    await onlooker.execute("UPDATE saq_versions SET version = 99")
     publisher = Publisher(broker_dsn)
     with pytest.raises(Degraded, match="version 99"):
         await publisher.connect()

@@ -81,7 +81,7 @@ async def test_two_vessels_may_make_the_tables_at_once(broker_dsn: str) -> None:
 
 @pytest.mark.contract("ADM-13")
 async def test_stock_saq_reads_counts_and_lists_every_state_of_our_rows(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     gone, live, fails, aborted, done = (uuid4() for _ in range(5))
     stage = Stage(passing=False)
@@ -97,8 +97,8 @@ async def test_stock_saq_reads_counts_and_lists_every_state_of_our_rows(
         for run in (live, fails, done):
             await publisher.enqueue(run, 1, "runs", 70)
         await eventually(lambda: stage.running)
-        await eventually(lambda: _is(watcher, done, "complete"))
-        await eventually(lambda: _is(watcher, fails, "failed"))
+        await eventually(lambda: _is(onlooker, done, "complete"))
+        await eventually(lambda: _is(onlooker, fails, "failed"))
         await publisher.enqueue(gone, 1, "rites", 0)
         jobs = await stock.jobs([f"run:{run}:1" for run in (live, fails, done)])
         assert [job.status for job in jobs if job] == [Status.ACTIVE, Status.FAILED, Status.COMPLETE]
@@ -121,7 +121,7 @@ async def test_stock_saq_reads_counts_and_lists_every_state_of_our_rows(
         # A stock heartbeat and a stock abort of our live row.
         await active.update()
         await stock.abort(active, "from outside")
-        assert await status(watcher, f"run:{live}:1") == "aborting"
+        assert await status(onlooker, f"run:{live}:1") == "aborting"
         assert (await Probe(publisher.pool).statuses([f"run:{live}:1"]))[f"run:{live}:1"].status == "aborting"
         stage.gate.set()
     del aborted
@@ -132,7 +132,7 @@ async def _is(conn: psycopg.AsyncConnection, run: Any, wanted: str) -> bool:
 
 
 async def test_a_stock_worker_can_run_what_we_published(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     class Quiet(Worker[Any]):
         SIGNALS = []
@@ -149,7 +149,7 @@ async def test_a_stock_worker_can_run_what_we_published(
         worker = Quiet(queue, [("perform_run", perform_run)], concurrency=1)
         launcher = asyncio.create_task(worker.start())
         try:
-            await eventually(lambda: _complete(watcher, f"run:{run}:4"))
+            await eventually(lambda: _complete(onlooker, f"run:{run}:4"))
         finally:
             launcher.cancel()
             await launcher
@@ -162,22 +162,22 @@ async def _complete(conn: psycopg.AsyncConnection, key: str) -> bool:
 
 @pytest.mark.contract("CLM-2")
 async def test_a_job_of_stock_saq_with_the_old_resume_argument_is_run(
-    broker_dsn: str, watcher: psycopg.AsyncConnection
+    broker_dsn: str, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, run = Stage(), uuid4()
     async with stock_queue(broker_dsn) as stock:
         await stock.enqueue("perform_run", key=f"run:{run}:2", run_id=str(run), seq=2, resume=True, retries=0)
     async with running(broker_dsn, stage):
-        await eventually(lambda: _complete(watcher, f"run:{run}:2"))
+        await eventually(lambda: _complete(onlooker, f"run:{run}:2"))
     assert stage.started == [(run, 2)]
 
 
-async def test_the_words_on_the_channel_are_saqs(publisher: Publisher, watcher: psycopg.AsyncConnection) -> None:
-    await watcher.execute('LISTEN "saq:runs"')
-    await watcher.execute('LISTEN "saq:rites"')
+async def test_the_words_on_the_channel_are_saqs(publisher: Publisher, onlooker: psycopg.AsyncConnection) -> None:
+    await onlooker.execute('LISTEN "saq:runs"')
+    await onlooker.execute('LISTEN "saq:rites"')
     hops = [(uuid4(), queue) for queue in ("runs", "rites") for _ in range(10)]
     await asyncio.gather(*(publisher.enqueue(run, 1, queue, 50) for run, queue in hops))
-    notes = [(note.channel, note.payload) async for note in watcher.notifies(timeout=0.3)]
+    notes = [(note.channel, note.payload) async for note in onlooker.notifies(timeout=0.3)]
     # One batch, so one word a queue, however many hops.
     assert sorted(notes) == [("saq:rites", "saq:enqueue"), ("saq:runs", "saq:enqueue")]
 

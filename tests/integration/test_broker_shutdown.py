@@ -115,28 +115,28 @@ async def test_a_disconnect_that_ends_cancelled_does_not_hide_another_ones_failu
 
 @pytest.mark.contract("QUE-1", "QUE-2")
 async def test_s196_a_pool_that_connect_opened_is_closed_when_the_tables_fail(
-    broker_dsn: str, watcher: psycopg.AsyncConnection
+    broker_dsn: str, onlooker: psycopg.AsyncConnection
 ) -> None:
-    await watcher.execute("UPDATE saq_versions SET version = 99")
+    await onlooker.execute("UPDATE saq_versions SET version = 99")
     queue = LaneQueue(broker_dsn, "runs", slots=1, boot_id="b", worker_id="w")
     with pytest.raises(Exception, match="version 99"):
         await queue.connect()
     assert queue.connections.closed
     assert not queue.connected
     await queue.disconnect()
-    await eventually(lambda: _no_lane(watcher))
+    await eventually(lambda: _no_lane(onlooker))
 
 
-async def _no_lane(watcher: psycopg.AsyncConnection) -> bool:
-    return not (await backends(watcher, "lychd lane runs") + await backends(watcher, "lychd lane rites"))
+async def _no_lane(onlooker: psycopg.AsyncConnection) -> bool:
+    return not (await backends(onlooker, "lychd lane runs") + await backends(onlooker, "lychd lane rites"))
 
 
 @pytest.mark.contract("QUE-2")
 async def test_a_connect_that_is_cancelled_closes_its_pool_and_leaves_no_task(
-    broker_dsn: str, watcher: psycopg.AsyncConnection
+    broker_dsn: str, onlooker: psycopg.AsyncConnection
 ) -> None:
-    await watcher.execute("BEGIN")
-    await watcher.execute("LOCK saq_versions")
+    await onlooker.execute("BEGIN")
+    await onlooker.execute("LOCK saq_versions")
     queue = LaneQueue(broker_dsn, "runs", slots=1, boot_id="b", worker_id="w")
     connect = asyncio.create_task(queue.connect())
     await eventually(lambda: not queue.connections.closed)
@@ -144,14 +144,14 @@ async def test_a_connect_that_is_cancelled_closes_its_pool_and_leaves_no_task(
     connect.cancel()
     with pytest.raises(asyncio.CancelledError):
         await connect
-    await watcher.execute("COMMIT")
+    await onlooker.execute("COMMIT")
     assert queue.connections.closed
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("lychd.lane")]
 
 
 @pytest.mark.contract("QUE-3")
 async def test_s197_a_second_connect_that_fails_takes_both_queues_down_in_reverse(
-    broker_dsn: str, watcher: psycopg.AsyncConnection, monkeypatch: pytest.MonkeyPatch
+    broker_dsn: str, onlooker: psycopg.AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
     connect, disconnect = LaneQueue.connect, LaneQueue.disconnect
@@ -175,14 +175,14 @@ async def test_s197_a_second_connect_that_fails_takes_both_queues_down_in_revers
     assert order == ["rites", "runs"]
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["lanes.rollback_failed"]
     assert lanes.queues == {}
-    await eventually(lambda: _no_lane(watcher))
+    await eventually(lambda: _no_lane(onlooker))
     with pytest.raises(RuntimeError):
         lanes.start()
 
 
 @pytest.mark.contract("TOP-3", "SHUT-4")
 async def test_stopping_idle_lanes_costs_no_grace_and_leaves_no_task(
-    broker_dsn: str, watcher: psycopg.AsyncConnection
+    broker_dsn: str, onlooker: psycopg.AsyncConnection
 ) -> None:
     lanes = lanes_over(broker_dsn)
     await lanes.connect()
@@ -192,7 +192,7 @@ async def test_stopping_idle_lanes_costs_no_grace_and_leaves_no_task(
     await lanes.stop(grace=3600, deadline=10)
     await lanes.disconnect()
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith(("lychd.lane", "process"))]
-    await eventually(lambda: _no_lane(watcher))
+    await eventually(lambda: _no_lane(onlooker))
 
 
 @pytest.mark.contract("SHUT-3", "SHUT-4")
@@ -320,7 +320,7 @@ async def test_a_stop_that_returns_while_a_captured_task_lives_is_a_failure(
 
 
 async def test_a_running_job_gets_its_grace_and_finishes(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, run = Stage(passing=False), uuid4()
     lanes = lanes_over(broker_dsn, stage)
@@ -332,13 +332,13 @@ async def test_a_running_job_gets_its_grace_and_finishes(
     await eventually(lanes.workers["runs"].event.is_set)
     stage.gate.set()
     await stop
-    assert await status(watcher, f"run:{run}:1") == "complete"
+    assert await status(onlooker, f"run:{run}:1") == "complete"
     await lanes.disconnect()
 
 
 @pytest.mark.contract("CLM-13")
 async def test_a_job_that_the_stop_cancelled_is_ended_and_not_queued_again(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, run = Stage(passing=False), uuid4()
     lanes = lanes_over(broker_dsn, stage)
@@ -348,13 +348,13 @@ async def test_a_job_that_the_stop_cancelled_is_ended_and_not_queued_again(
     await eventually(lambda: stage.running)
     await lanes.stop(deadline=10)
     await lanes.disconnect()
-    found = await row(watcher, f"run:{run}:1")
+    found = await row(onlooker, f"run:{run}:1")
     assert found is not None
     assert (found[0], found[1]["error"]) == ("aborted", "the lane was stopped")
 
 
 async def test_a_job_that_was_taken_and_never_started_goes_back_under_its_key(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, run = Stage(), uuid4()
     lanes = lanes_over(broker_dsn, stage)
@@ -363,10 +363,10 @@ async def test_a_job_that_was_taken_and_never_started_goes_back_under_its_key(
     queue.pump.serve()
     await publisher.enqueue(run, 1, "runs", 50)
     await eventually(lambda: not queue.pump.ready.empty())
-    assert await status(watcher, f"run:{run}:1") == "active"
+    assert await status(onlooker, f"run:{run}:1") == "active"
     await lanes.stop(deadline=10)
     await lanes.disconnect()
-    found = await row(watcher, f"run:{run}:1")
+    found = await row(onlooker, f"run:{run}:1")
     assert found is not None
     assert found[0] == "queued"
     assert not {"started", "worker_id", "attempts", "meta"} & set(found[1])
@@ -377,7 +377,7 @@ async def test_a_job_that_was_taken_and_never_started_goes_back_under_its_key(
 
 
 async def test_a_draining_lane_takes_nothing_new_and_says_when_it_is_empty(
-    broker_dsn: str, publisher: Publisher, watcher: psycopg.AsyncConnection
+    broker_dsn: str, publisher: Publisher, onlooker: psycopg.AsyncConnection
 ) -> None:
     stage, one, two = Stage(passing=False), uuid4(), uuid4()
     async with running(broker_dsn, stage) as lanes:
@@ -390,7 +390,7 @@ async def test_a_draining_lane_takes_nothing_new_and_says_when_it_is_empty(
         stage.gate.set()
         assert await drain is True
         assert [run for run, _ in stage.started] == [one]
-        assert await status(watcher, f"run:{two}:1") == "queued"
+        assert await status(onlooker, f"run:{two}:1") == "queued"
 
 
 async def test_a_stop_without_a_database_still_proves_that_nothing_runs(broker_dsn: str, publisher: Publisher) -> None:

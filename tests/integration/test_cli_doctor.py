@@ -17,7 +17,6 @@ import psycopg
 import pytest
 
 from lychd import wiring
-from lychd.__main__ import main
 from lychd.cli.examine import examine
 from lychd.cli.report import Finding, Report
 from lychd.cli.stuck import SHOWN
@@ -27,6 +26,7 @@ from runs.broker.tables import ensure_tables
 from runs.errors import PatternError
 from runs.patterns import AnyPattern, PatternRegistry
 from runs.states import DeliveryState, RunStatus, is_terminal
+from tests.support.commands import lychd_here
 from tests.support.demo import PATTERNS, quick
 from tests.support.scripted import Answer, Script, scripted
 from tests.support.vessels import a_config, living
@@ -416,35 +416,21 @@ def test_looking_changes_nothing(look: Look, desk: Desk) -> None:
 
 
 def test_the_command_tells_people_and_programs_and_ends_with_1_when_something_is_wrong(
-    look: Look,
-    desk: Desk,
-    vessel_url: str,
-    settings: Any,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    look: Look, desk: Desk, vessel_url: str, tmp_path: Path, settings: Any
 ) -> None:
     settings.DATABASE_URL = vessel_url
-    monkeypatch.setattr("sys.argv", ["lychd", "doctor"])
-    main()
-    out, err = capsys.readouterr()
-    assert (out.splitlines()[-1], err) == ("✓ nothing is wrong", "")
-    assert "PostgreSQL allows" in out
+    env = {"LYCHD_DATA": str(tmp_path)}
+    ended = lychd_here("doctor", env=env)
+    assert (ended.returncode, ended.stdout.splitlines()[-1], ended.stderr) == (0, "✓ nothing is wrong", "")
+    assert "PostgreSQL allows" in ended.stdout
 
     run = a_row(S.QUEUED, PENDING)
     desk.place(run)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    out, _ = capsys.readouterr()
-    assert "✗ queued: 1 Run queued while no Vessel runs. Start one" in out
-    assert str(run.id) in out
+    ended = lychd_here("doctor", env=env)
+    assert ended.returncode == 1
+    assert "✗ queued: 1 Run queued while no Vessel runs. Start one" in ended.stdout
+    assert str(run.id) in ended.stdout
 
-    monkeypatch.setattr("sys.argv", ["lychd", "doctor", "--json"])
-    with pytest.raises(SystemExit):
-        main()
-    told = json.loads(capsys.readouterr().out)
-    assert (told["ok"], told["findings"][0]["check"], told["findings"][0]["runs"]) == (
-        False,
-        "queued",
-        [str(run.id)],
-    )
+    told = json.loads(lychd_here("doctor", "--json", env=env).stdout)
+    (finding,) = told["findings"]
+    assert (told["ok"], finding["check"], finding["runs"]) == (False, "queued", [str(run.id)])

@@ -369,7 +369,7 @@ async def test_figures_tell_what_happened(vessel_url: str, watcher: Watcher, mon
             await is_in(life, watcher, await life.submit("quick"), "done")
         await life.vessel.evidence.drain()
         await eventually(lambda: not life.vessel.lanes.queues["runs"].pump.live)
-        text = generate_latest(life.vessel.metrics()).decode()
+        text = generate_latest(await life.vessel.metrics()).decode()
         figures = {
             line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
             for line in text.splitlines()

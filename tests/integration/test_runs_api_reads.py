@@ -11,6 +11,7 @@ import pytest
 
 from runs import reads as rows
 from runs.api import schemas
+from tests.support.logged import tracebacks
 from tests.support.vessel import Door, running_vessel
 from tests.support.waiting import eventually
 
@@ -134,7 +135,7 @@ async def test_what_cannot_be_looked_at_is_a_problem_without_a_traceback(
         for path, status, code in BAD:
             response = await client.get(path)
             assert (path, response.status_code, response.json()["code"]) == (path, status, code)
-    assert not [record for record in caplog.records if record.exc_info]
+    assert tracebacks(caplog) == []
 
 
 async def test_what_belongs_to_another_tenant_does_not_exist(door: Door) -> None:

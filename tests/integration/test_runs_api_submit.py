@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support.logged import tracebacks
 from tests.support.vessel import Door, running_vessel
 from tests.support.waiting import eventually
 
@@ -223,7 +224,8 @@ async def test_bad_input_is_refused_as_documented_and_leaves_nothing(
                 assert "Traceback" not in response.text
     for table in ("runs_run", "runs_rundelivery", "runs_step", "runs_session"):
         assert await door.eyes.one(f"select count(*) from {table}") == 0
-    assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.WARNING]
+    assert tracebacks(caplog) == []
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     # Nothing was counted either.
     assert (door.vessel.limits.queued, sum(door.vessel.limits.live.values())) == (0, 0)
 

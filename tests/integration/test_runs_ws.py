@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from runs.errors import Degraded
 from runs.paging import Cursor
 from runs.stream import feed as feed_module
 from runs.stream import run as stream_module
+from tests.support.logged import tracebacks
 from tests.support.vessel import Backpressure, Door, all_heard, closed, heard, running_vessel
 from tests.support.waiting import eventually
 
@@ -116,7 +118,7 @@ async def test_history_comes_first_over_websocket_too(door: Door) -> None:
     assert code == 1000
 
 
-async def test_who_may_not_is_told_by_the_code(door: Door) -> None:
+async def test_who_may_not_is_told_by_the_code(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     run = await door.life.submit("quick")
     writer = await door.sigil("writer", scopes=("runs:submit",))
     foreign = await door.sigil("other", tenant="lab")
@@ -132,11 +134,19 @@ async def test_who_may_not_is_told_by_the_code(door: Door) -> None:
         (f"/ws/runs/{run}/?cursor=nonsense", None, 4400),
         (f"/ws/runs/{run}/?cursor=%00", None, 4400),
         ("/ws/runs/?cursor=nonsense", None, 4400),
+        ("/ws/runs/?cursor=%00", None, 4400),
+        (f"/ws/runs/?cursor={'a' * 9000}", None, 4400),
+        (f"/ws/runs/{run}/?cursor=%ff%fe", None, 4400),
+        ("/ws/runs/%00/", None, 4404),
+        (f"/ws/runs/{run}%00/", None, 4404),
     ]:
         async with connected(door, path, token=token) as socket:
             assert (path, (await closed(socket))[0]) == (path, code)
     async with connected(door, f"/ws/runs/{run}/?cursor=nonsense") as socket:
         assert (await closed(socket))[1] == "This is not a cursor that was given out by the stream."
+    assert tracebacks(caplog) == []
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert door.vessel.bus.stats().subscribers == 0
 
 
 async def test_a_browser_gets_the_subprotocol_that_it_offered_and_not_its_token(door: Door) -> None:
@@ -148,16 +158,20 @@ async def test_a_browser_gets_the_subprotocol_that_it_offered_and_not_its_token(
     await socket.disconnect()
 
 
-async def test_a_client_that_leaves_leaves_the_bus_and_what_it_says_is_not_answered(door: Door) -> None:
+async def test_a_client_that_leaves_leaves_the_bus_and_what_it_says_is_not_answered(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
     run = await begun(door)
     async with connected(door, f"/ws/runs/{run}/") as socket:
         await heard(socket)
-        await socket.send_to(text_data='{"type": "hello"}')
+        for text in ('{"type": "hello"}', "{", "[" * 10_000 + "]" * 10_000, "\0"):
+            await socket.send_to(text_data=text)
         await socket.send_to(bytes_data=b"\0")
         door.stage.log("a")
         assert (await heard(socket))["type"] == "event"
         assert door.vessel.bus.stats().subscribers == 1
     assert door.vessel.bus.stats().subscribers == 0
+    assert tracebacks(caplog) == []
 
 
 @pytest.mark.contract("EVT-4")
@@ -179,6 +193,31 @@ async def test_a_stalled_reader_keeps_nobody_waiting_and_takes_up_at_the_head(do
             pass
         door.stage.log("after")
         assert (await heard(stalled))["data"]["message"] == "after"
+
+
+@pytest.mark.contract("EVT-5")
+async def test_who_is_overtaken_by_the_end_gets_one_resync_and_the_end(door: Door) -> None:
+    run = await begun(door)
+    line = Backpressure()
+    async with connected(door, f"/ws/runs/{run}/", wait=line) as stalled:
+        await heard(stalled)
+        line.free.clear()
+        door.stage.log("the last that is taken")
+        async with asyncio.timeout(5):
+            await line.waiting.wait()
+        door.stage.log(*(str(n) for n in range(1000)))
+        door.stage.finish()
+
+        async def ended() -> bool:
+            return await door.status(run) == "done" and not door.vessel.bus.is_open(run)
+
+        await eventually(ended)
+        line.free.set()
+        told, code = await all_heard(stalled)
+    assert (kinds(told)[-2:], kinds(told).count("resync"), code) == (["resync", "end"], 1, 1000)
+    assert told[-2]["snapshot"]["run"]["status"] == told[-1]["status"] == "done"
+    # Nothing that the resync replaces comes before it but what was on its way already.
+    assert len(told) < 10
 
 
 @pytest.mark.contract("EVT-2", "EVT-4")
@@ -230,7 +269,7 @@ async def test_a_database_that_is_away_is_try_again_later(
     for path in (f"/ws/runs/{uuid.uuid4()}/", "/ws/runs/"):
         async with connected(door, path) as socket:
             assert (await closed(socket))[0] == 1013
-    assert not [record for record in caplog.records if record.exc_info]
+    assert tracebacks(caplog) == []
 
 
 # All Runs
@@ -362,7 +401,8 @@ async def test_a_feed_reader_that_takes_nothing_gets_the_newest_when_it_does(
                 message = await heard(other)
                 seen |= {message["id"]} if message["type"] == "run" else {r["id"] for r in message["snapshot"]["runs"]}
         # What it took before it stopped, at most two messages; either may be a resync itself.
-        await line.waiting.wait()
+        async with asyncio.timeout(5):
+            await line.waiting.wait()
         assert socket.output_queue.qsize() <= 2
         while not socket.output_queue.empty():
             await heard(socket)

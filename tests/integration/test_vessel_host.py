@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Thread
 
@@ -100,6 +100,16 @@ def test_a_second_signal_ends_it_at_once_with_code_5(tmp_path: Path) -> None:
         host.signal(signal.SIGTERM)
         assert host.ended() == 5
         assert "lifespan" in host.event("vessel.second_signal")["tasks"]
+
+
+def test_a_second_signal_before_anything_was_stopped_still_lets_the_caller_know(tmp_path: Path) -> None:
+    """Both at once: whoever told others where to find the host takes that back before it ends."""
+    with hosted(tmp_path) as host:
+        host.wait_for("listening")
+        with pytest.raises((ConnectionError, HTTPException)):
+            host.get("/hurry")
+        assert host.ended() == 5
+        assert host.words[-1] == "told to stop"
 
 
 def test_a_shutdown_over_its_deadline_ends_with_code_6_and_names_what_hangs(tmp_path: Path) -> None:

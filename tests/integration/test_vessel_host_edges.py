@@ -206,6 +206,20 @@ def test_messages_that_the_application_does_not_hear_are_not_kept(tmp_path: Path
         client.close()
 
 
+def test_the_server_pings_a_websocket_that_is_silent(tmp_path: Path) -> None:
+    with hosted(tmp_path, ping_interval=0.1) as host:
+        host.wait_for("listening")
+        client = _open(host, "websocket", "/echo")
+        client.settimeout(20.0)
+        seen = b""
+        while b"\x89" not in seen:  # a ping frame; all else that comes is ASCII in a text frame
+            more = client.recv(4096)
+            assert more
+            seen += more
+        client.close()
+        assert host.complaints == []
+
+
 def test_a_reader_of_a_stream_that_takes_nothing_for_long_is_given_up(tmp_path: Path) -> None:
     with hosted(tmp_path, stalled_after=1.0) as host:
         host.wait_for("listening")

@@ -24,6 +24,7 @@ from lychd.web.api import build_api
 from lychd.web.handlers import http_application
 from runs.authority import Caller, Scope
 from runs.errors import Conflict, Corrupt, NotAdmitting, TooMany
+from tests.support.logged import tracebacks
 from tests.support.lookup import Doorkeeper, a_lookup, with_state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
@@ -270,7 +271,7 @@ async def test_bad_bodies_are_refused_with_their_documented_status(
             "/api/v1/test/echo", content=body, headers={**bearer, "Content-Type": "application/json"}
         )
     problem(response, status, code)
-    assert not [record for record in caplog.records if record.exc_info]
+    assert tracebacks(caplog) == []
 
 
 @pytest.mark.parametrize(
@@ -445,4 +446,4 @@ async def test_an_address_that_is_no_text_is_400_without_a_traceback(caplog: pyt
     await http_application()(scope, receive, send)
     assert sent[0]["status"] == 400
     assert json.loads(sent[1]["body"])["code"] == "refused"
-    assert not [record for record in caplog.records if record.exc_info]
+    assert tracebacks(caplog) == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -153,6 +154,10 @@ class Demo:
         scope["state"]["lychd.stop"](self.code, "asked by a test")
         await answer(send, b"")
 
+    async def http_hurry(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+
     # WebSocket
 
     async def ws_echo(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -225,6 +230,17 @@ def give_up_after(seconds: float) -> None:
     request.STALLED_AFTER = seconds
 
 
+def ping_after(seconds: float) -> None:
+    # As above: the server must not be imported before its reactor, and it has no setting for this.
+    from twisted.internet import reactor
+
+    clock: Any = reactor
+    for call in clock.getDelayedCalls():
+        server = getattr(call.func, "__self__", None)
+        if hasattr(server, "ping_interval"):
+            server.ping_interval = seconds
+
+
 def main(options: dict[str, Any]) -> int:
     logs.configure("json", "debug")
     demo = Demo(options.pop("lifespan", "good"), options.pop("code", 0))
@@ -232,6 +248,8 @@ def main(options: dict[str, Any]) -> int:
         options["on_listening"] = lambda url: 1 / 0
     if stalled_after := options.pop("stalled_after", None):
         options["on_listening"] = lambda url: (give_up_after(stalled_after), say("listening", url))
+    if ping_interval := options.pop("ping_interval", None):
+        options["on_listening"] = lambda url: (ping_after(ping_interval), say("listening", url))
     options = {
         "bind": "127.0.0.1:0",
         "startup_timeout": 20.0,

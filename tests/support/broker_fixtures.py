@@ -35,7 +35,7 @@ async def publisher(broker_dsn: str) -> AsyncIterator[Publisher]:
 
 
 @pytest.fixture
-async def watcher(publisher: Publisher, broker_dsn: str) -> AsyncIterator[psycopg.AsyncConnection]:
+async def onlooker(publisher: Publisher, broker_dsn: str) -> AsyncIterator[psycopg.AsyncConnection]:
     """A connection of nobody's; the broker's tables exist."""
     async with await psycopg.AsyncConnection.connect(broker_dsn, autocommit=True) as conn:
         yield conn

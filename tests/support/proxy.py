@@ -25,6 +25,7 @@ class Wire:
         self._cuts = 0
         self._passed = 0
         self.mute = False
+        self.swallowed = asyncio.Event()
         self.dsn = ""
         self.cut = 0
 
@@ -81,6 +82,7 @@ class Wire:
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
             if self.mute:
+                self.swallowed.set()
                 continue
             if self._cuts and self._passed:
                 self._passed -= data.endswith(READY)

@@ -90,6 +90,9 @@ def test_a_strange_payload_is_shown_somehow_and_never_breaks_the_view(
     [
         ({"done": 400, "total": 1000, "message": "reading"}, "400 of 1,000 (40%)  reading"),
         ({"done": 1200}, "1,200"),
+        ({"done": 1234567, "total": 98765432}, "1,234,567 of 98,765,432 (1%)"),
+        ({"done": 0.25, "total": 1.5}, "0.25 of 1.5 (17%)"),
+        ({"done": float("inf")}, "inf"),
         ({"done": 0, "total": 0}, "0"),
         ({"message": "a\x1b[2Jb"}, "a\\x1b[2Jb"),
     ],

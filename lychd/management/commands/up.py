@@ -8,35 +8,51 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandParser
 from django.db import connections
 
-from lychd.hosting_command import host
-from lychd.launch import DEFAULT_BIND
-from lychd.sigils.operator import ensure_operator
+from lychd.hosting_command import HostingCommand, host
+from lychd.sigils.operator import OperatorAccount, ensure_operator
 
 
-class Command(BaseCommand):
+class Command(HostingCommand):
     help = "Find or start the database, migrate it, and run the Vessel. Example: lychd up --bind 127.0.0.1:8123"
-    requires_system_checks = "__all__"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--bind", default=DEFAULT_BIND, help="host:port to listen on (default %(default)s)")
-        parser.add_argument("--data", help="folder of everything the product keeps on disk (default var/)")
-        parser.add_argument("--profile", choices=["durable", "memory"], help="durable (default) or memory")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        call_command("migrate", interactive=False, verbosity=0)
+        """Become the Vessel's process; ends it with the Vessel's exit code.
+
+        Raises:
+            LychdError, django.db.Error: one sentence why the database or the account could not be prepared.
+        """
+        self.prove()
+        call_command("migrate", interactive=False, verbosity=0, skip_checks=True)
         account = ensure_operator(Path(settings.DATA))
         for connection in connections.all():
             connection.close()
+        shown = False
 
         def told(url: str) -> None:
-            self.stdout.write(f"The Vessel listens on {url}")
-            self.stdout.write(f"Admin: {url}/admin/  (user {account.username})")
-            if account.password:
-                self.stdout.write(f"One-time password of {account.username}: {account.password}")
-            self.stdout.write(f"Token of the local Sigil: {account.token_path}")
-            self.stdout.flush()
+            nonlocal shown
+            shown = True
+            self._say(f"The Vessel listens on {url}")
+            self._say(f"Admin: {url}/admin/ (user {account.username})")
+            self._tell_password(account)
+            if account.token_path is None:
+                self._say("The local Sigil is revoked: make another with `lychd sigil create NAME --scope S`.")
+            else:
+                self._say(f"Token of the local Sigil: {account.token_path}")
 
-        sys.exit(host(options["bind"], told=told))
+        try:
+            code = host(options["bind"], told=told)
+        finally:
+            if not shown:
+                # It is kept nowhere, so a start that failed after the account was made must not swallow it.
+                self._tell_password(account)
+        sys.exit(code)
+
+    def _tell_password(self, account: OperatorAccount) -> None:
+        if account.password is not None:
+            self._say(f"One-time password of {account.username}: {account.password}")
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()

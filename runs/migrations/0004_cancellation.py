@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('runs', '0002_run_user_id'),
+        ('runs', '0003_run_user_id'),
     ]
 
     operations = [
