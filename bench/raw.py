@@ -16,7 +16,7 @@ SINGLES = 200
 
 
 class _Quiet(Worker[Any]):
-    SIGNALS: list[Any] = []  # noqa: RUF012
+    SIGNALS: list[Any] = []
 
 
 async def measure(jobs: int, submitters: int, slots: int) -> dict[str, Any]:

@@ -158,7 +158,8 @@ def settings() -> str:
             "## In production",
             "",
             "Set `LYCHD_SECURE=1` behind HTTPS, `LYCHD_SECRET_KEY`, `LYCHD_ALLOWED_HOSTS` and `DATABASE_URL`;",
-            "`lychd check --deploy` is clean with these. `LYCHD_PROXY_HEADERS=1` trusts the proxy's `X-Forwarded-Proto`.",
+            "`lychd check --deploy` is clean with these. `LYCHD_PROXY_HEADERS=1` trusts the proxy's",
+            "`X-Forwarded-Proto`.",
             "The embedded server compares text by code point (`C.UTF-8`); do not rely on other collations.",
             "",
         ]
@@ -207,6 +208,9 @@ MODULES_WITH_ERRORS = (
     "runs.ledger.sessions",
     "runs.broker.jobs",
     "lychd.config",
+    "lychd.patterns.listing",
+    "lychd.patterns.pace",
+    "lychd.patterns.roots",
     "lychd.postgres.errors",
     "lychd.postgres.guard",
 )

@@ -21,7 +21,7 @@ class User(AbstractUser):  # pyright: ignore[reportUntypedBaseClass] - the stubs
 
     id = models.UUIDField(primary_key=True, default=ids.mint, editable=False)
 
-    class Meta(AbstractUser.Meta):  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+    class Meta(AbstractUser.Meta):  # pyright: ignore[reportAttributeAccessIssue, reportUntypedBaseClass] - not in stubs
         db_table = "sigils_user"
 
 

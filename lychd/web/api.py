@@ -13,6 +13,7 @@ from typing import Any
 from django.http import Http404, HttpRequest
 from ninja import NinjaAPI, Router, Swagger
 from ninja.errors import HttpError, ValidationError, ValidationErrorContext
+from ninja.openapi.schema import OpenAPISchema
 
 from lychd.web import problems
 from lychd.web.auth import AUTH
@@ -24,7 +25,20 @@ API_MODULES = ("runs.api", "consents.api", "delegation.api", "servicejobs.api")
 
 
 class LychdAPI(NinjaAPI):
-    """NinjaAPI whose validation errors point into what the client sent."""
+    """NinjaAPI whose validation errors point into what the client sent; its document shows refusals as they are."""
+
+    def get_openapi_schema(
+        self, *, path_prefix: str | None = None, path_params: dict[str, Any] | None = None
+    ) -> OpenAPISchema:
+        """The document, with refusals under the media type that they are sent with."""
+        schema = super().get_openapi_schema(path_prefix=path_prefix, path_params=path_params)
+        for operations in schema["paths"].values():
+            for operation in operations.values():
+                for status, told in operation["responses"].items():
+                    content = told.get("content", {})
+                    if int(status) >= 400 and "application/json" in content:
+                        content[problems.MEDIA_TYPE] = content.pop("application/json")
+        return schema
 
     def validation_error_from_error_contexts(
         self,

@@ -38,7 +38,7 @@ async def pattern(request: HttpRequest, key: str) -> HttpResponse:
     "/sessions/{session_id}",
     summary="One session",
     tags=["sessions"],
-    response={200: schemas.Session, **problems(404, 422, 503)},
+    response={200: schemas.Session, **problems(404, 422)},
 )
 async def session(request: HttpRequest, session_id: uuid.UUID) -> HttpResponse:
     """A conversation with its newest turns and their Runs."""

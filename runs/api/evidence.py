@@ -17,7 +17,7 @@ from pydantic import Field
 from runs import reads as rows
 from runs import sse
 from runs.api import schemas
-from runs.api.request import allowed, answer, problems
+from runs.api.request import allowed, answer, header, problems
 from runs.authority import Scope
 from runs.errors import NotFound
 from runs.events import cursor as cursors
@@ -30,7 +30,7 @@ MOST_STEPS = 500
 LARGEST_SEQ = 2**31 - 1
 
 
-@router.get("/runs/{run_id}/steps", summary="Stored Steps", response={200: schemas.StepPage, **problems(404, 422, 503)})
+@router.get("/runs/{run_id}/steps", summary="Stored Steps", response={200: schemas.StepPage, **problems(404, 422)})
 async def steps(
     request: HttpRequest,
     run_id: uuid.UUID,
@@ -57,8 +57,13 @@ async def steps(
 @router.get(
     "/runs/{run_id}/events",
     summary="Events as they happen",
-    response={200: str, **problems(400, 404, 422, 503)},
-    openapi_extra={"responses": {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}},
+    response={200: None, **problems(404, 422)},
+    openapi_extra={
+        "parameters": [
+            header("Last-Event-ID", "the cursor of the last event that the client has; goes before `cursor`")
+        ],
+        "responses": {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    },
 )
 async def events(
     request: HttpRequest, run_id: uuid.UUID, cursor: str | None = None, history: bool = False

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Schema
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ConfigDict, Field
 
 from runs.authority import Caller, Scope
 from runs.engine import Engine
@@ -31,7 +31,9 @@ class Served(Sources, Protocol):
 
 
 class Problem(Schema):
-    """Problem details (RFC 9457); `errors` says for invalid input where it is invalid."""
+    """Problem details (RFC 9457); `errors` says where input is invalid. Some carry facts of their own."""
+
+    model_config = ConfigDict(extra="allow")
 
     type: str
     title: str
@@ -39,11 +41,26 @@ class Problem(Schema):
     detail: str
     code: str
     errors: list[dict[str, Any]] = []
+    request: str | None = Field(None, description="the id under which the log knows this request")
 
 
 def problems(*codes: int) -> dict[int, type[Schema]]:
-    """The refusals of an operation, for OpenAPI; 401 and 403 go with every one."""
-    return dict.fromkeys((*codes, 401, 403), Problem)
+    """The refusals of an operation, for OpenAPI; those of the door go with every one.
+
+    400: the request is not well formed, or its host is not served here; 503: no Vessel, or its database is away.
+    """
+    return dict.fromkeys(sorted({*codes, 400, 401, 403, 503}), Problem)
+
+
+def header(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    """A request header that a handler reads for itself, for OpenAPI."""
+    shown = {"type": "string", **schema}
+    return {"in": "header", "name": name, "required": False, "description": description, "schema": shown}
+
+
+def told(*names: str) -> dict[str, Any]:
+    """Headers of an answer, for OpenAPI."""
+    return {"headers": {name: {"schema": {"type": "string"}} for name in names}}
 
 
 def allowed(request: HttpRequest, scope: Scope) -> tuple[Caller, Served]:

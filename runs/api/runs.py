@@ -13,7 +13,7 @@ from pydantic import Field
 from runs import paging
 from runs import reads as rows
 from runs.api import schemas
-from runs.api.request import Word, allowed, answer, problems
+from runs.api.request import Word, allowed, answer, header, problems, told
 from runs.authority import Scope
 from runs.errors import Invalid, NotFound, Unknown
 from runs.paging import Cursor
@@ -32,7 +32,15 @@ CHUNK = paging.DEFAULT_LIMIT + 1
 @router.post(
     "/runs",
     summary="Submit",
-    response={201: schemas.Run, 200: schemas.Run, **problems(400, 404, 409, 410, 413, 422, 429, 503)},
+    response={201: schemas.Run, 200: schemas.Run, **problems(404, 409, 410, 413, 415, 422, 429)},
+    openapi_extra={
+        "parameters": [header("Idempotency-Key", "makes it safe to repeat", minLength=1, maxLength=LONGEST_KEY)],
+        "responses": {
+            201: told("Location"),
+            200: told("Location", "Idempotency-Replayed"),
+            429: told("Retry-After"),
+        },
+    },
 )
 async def submit(request: HttpRequest, body: schemas.Submit) -> HttpResponse:
     """Admit a Run. The header `Idempotency-Key` (1 to 200 printable characters) makes it safe to repeat.
@@ -57,7 +65,7 @@ async def submit(request: HttpRequest, body: schemas.Submit) -> HttpResponse:
     return answer(row.to_json(), 201, headers)
 
 
-@router.get("/runs", summary="List", response={200: schemas.RunPage, **problems(400, 422, 503)})
+@router.get("/runs", summary="List", response={200: schemas.RunPage, **problems(422)})
 async def listing(
     request: HttpRequest,
     status: RunStatus | None = None,
@@ -89,7 +97,15 @@ async def listing(
     return answer({"items": [row.to_json() for row in page.items], "next": page.next})
 
 
-@router.get("/runs/{run_id}", summary="One Run", response={200: schemas.Run, 304: None, **problems(404, 422, 503)})
+@router.get(
+    "/runs/{run_id}",
+    summary="One Run",
+    response={200: schemas.Run, 304: None, **problems(404, 422)},
+    openapi_extra={
+        "parameters": [header("If-None-Match", "an ETag from before: 304 as long as nothing has changed")],
+        "responses": {200: told("ETag"), 304: told("ETag")},
+    },
+)
 async def one(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
     """One Run, with a weak `ETag`; with `If-None-Match` 304 as long as nothing has changed."""
     caller, vessel = allowed(request, Scope.RUNS_READ)

@@ -7,6 +7,9 @@ the road back to knowledge is to run the same statement again on a new connectio
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, LiteralString, cast
 
@@ -18,6 +21,7 @@ from runs.errors import Unknown
 
 log = structlog.get_logger(__name__)
 
+STATEMENT_TIMEOUT = 30
 DEADLOCKS = ("40001", "40P01")
 LOCKED = "55P03"
 
@@ -30,6 +34,8 @@ class LedgerConnection:
     Args:
         lock_timeout_ms: how long a statement waits for a lock.
         patience: seconds for which a lost connection is opened anew.
+        answer_within: seconds after which a statement or transaction without an answer counts as a lost connection;
+            more than the server's own limit, which a living server keeps.
         tell_locked: raise LockNotAvailable at once, for an owner with better things to do than wait again.
     """
 
@@ -40,12 +46,17 @@ class LedgerConnection:
         *,
         lock_timeout_ms: int = 2000,
         patience: float = 15.0,
+        answer_within: float = STATEMENT_TIMEOUT + 10.0,
         tell_locked: bool = False,
     ) -> None:
         self._conninfo = conninfo
         self._name = name
-        self._options = f"-c statement_timeout=30000 -c lock_timeout={lock_timeout_ms} -c jit=off -c timezone=UTC"
+        self._options = (
+            f"-c statement_timeout={STATEMENT_TIMEOUT * 1000} -c lock_timeout={lock_timeout_ms}"
+            " -c jit=off -c timezone=UTC"
+        )
         self._patience = patience
+        self._answer_within = answer_within
         self._retried = DEADLOCKS if tell_locked else (*DEADLOCKS, LOCKED)
         self._connection: psycopg.AsyncConnection[Any] | None = None
 
@@ -90,7 +101,13 @@ class LedgerConnection:
         deadline = asyncio.get_running_loop().time() + self._patience
         for delay in delays(first=0.02, cap=1.0):
             try:
-                return await once(await self._open())
+                connection = await self._open()
+                # Keepalive finds a dead machine, not a proxy that lives and forwards nothing.
+                timer = asyncio.get_running_loop().call_later(self._answer_within, _hang_up, connection)
+                try:
+                    return await once(connection)
+                finally:
+                    timer.cancel()
             except psycopg.OperationalError as error:
                 # The server's own verdict on the statement arrives with a SQLSTATE and a living connection.
                 alive = self._connection is not None and not self._connection.closed
@@ -107,3 +124,13 @@ class LedgerConnection:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+
+
+def _hang_up(connection: psycopg.AsyncConnection[Any]) -> None:
+    """End the connection under a statement that waits on it, which is then told that it was lost.
+
+    Cancelling the waiting task is not enough: psycopg then waits for the answer to the cancelled statement.
+    """
+    log.warning("ledger.no_answer", connection=connection.info.parameter_status("application_name"))
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)

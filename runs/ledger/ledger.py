@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, LiteralString, cast
 
 import psycopg
@@ -13,7 +14,7 @@ from runs.ledger.admit import ADMIT
 from runs.ledger.checkpoint import DISCARD_CHECKPOINT, SAVE_CHECKPOINT
 from runs.ledger.claim import CLAIM
 from runs.ledger.coalescer import Coalescer, SlowRoad
-from runs.ledger.connection import LedgerConnection
+from runs.ledger.connection import STATEMENT_TIMEOUT, LedgerConnection
 from runs.ledger.edge import Edge, Request
 from runs.ledger.journal import RECORD_STEP
 from runs.ledger.outcomes import Outcome
@@ -52,29 +53,27 @@ class Ledger:
         conninfo: a direct connection to PostgreSQL (ruling 13).
         lock_timeout_ms: how long one request may hold up others while it waits for a locked row.
         patience: seconds for which a lost database or a locked row is waited for before the answer is Unknown.
+        answer_within: seconds after which a connection that says nothing counts as lost.
     """
 
-    def __init__(self, conninfo: str, *, lock_timeout_ms: int = 2000, patience: float = 15.0) -> None:
-        self._slow = SlowRoad(
-            LedgerConnection(conninfo, "slow", lock_timeout_ms=lock_timeout_ms, patience=patience, tell_locked=True),
-            patience,
-        )
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        lock_timeout_ms: int = 2000,
+        patience: float = 15.0,
+        answer_within: float = STATEMENT_TIMEOUT + 10.0,
+    ) -> None:
+        opened = partial(LedgerConnection, conninfo, patience=patience, answer_within=answer_within)
+        self._slow = SlowRoad(opened("slow", lock_timeout_ms=lock_timeout_ms, tell_locked=True), patience)
         self._rare: set[asyncio.Future[Any]] = set()
-        self._scripts = LedgerConnection(conninfo, "scripts", lock_timeout_ms=5000, patience=patience)
+        self._scripts = opened("scripts", lock_timeout_ms=5000)
         self._script_turn = asyncio.Lock()
         # The writer has its own patience and isolates what keeps breaking a connection.
-        self._evidence = LedgerConnection(conninfo, "evidence", patience=1.0)
+        self._evidence = opened("evidence", patience=1.0)
         self._hot: dict[str, Coalescer[Any, Any]] = {
             edge.name: Coalescer(
-                edge,
-                LedgerConnection(
-                    conninfo,
-                    edge.name,
-                    lock_timeout_ms=BATCH_LOCK_TIMEOUT_MS,
-                    patience=patience,
-                    tell_locked=True,
-                ),
-                self._slow,
+                edge, opened(edge.name, lock_timeout_ms=BATCH_LOCK_TIMEOUT_MS, tell_locked=True), self._slow
             )
             for edge in HOT
         }

@@ -159,7 +159,10 @@ def deploy_check(**environ: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_documented_production_environment_passes_the_deployment_checks() -> None:
     found = deploy_check(
-        LYCHD_SECURE="1", LYCHD_SECRET_KEY="0123456789abcdef" * 4, LYCHD_ALLOWED_HOSTS="lychd.example", LYCHD_PROXY_HEADERS="1"
+        LYCHD_SECURE="1",
+        LYCHD_SECRET_KEY="0123456789abcdef" * 4,
+        LYCHD_ALLOWED_HOSTS="lychd.example",
+        LYCHD_PROXY_HEADERS="1",
     )
     assert found.returncode == 0, found.stderr
     assert "no issues" in found.stdout
