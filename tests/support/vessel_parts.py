@@ -22,12 +22,10 @@ from psycopg.rows import dict_row
 from pydantic import BaseModel, Field
 
 from runs import ids
-from runs import reads as rows
 from runs.authority import Caller, Scope, Surface
 from runs.broker.lanes import Lanes
 from runs.broker.publish import Publisher
 from runs.driver.drive import Driver
-from runs.driver.steps import Entry, Hop
 from runs.driver.threads import Threads
 from runs.engine import Engine
 from runs.events.bus import RunEventBus
@@ -39,12 +37,14 @@ from runs.ledger.claim import Claimed
 from runs.ledger.ledger import Ledger, ScriptFactory
 from runs.ledger.steps import Steps
 from runs.limits import Limits
+from runs.parking import Parking
 from runs.patterns import Context, Finish, Pattern, PatternRegistry
 from runs.patterns.pattern import AnyPattern
 from runs.reads import Reads
 from runs.routing import QUEUES, Router
 from runs.states import TERMINAL
 from runs.submission import Submission
+from runs.waits import WaitKind, WaitKinds
 from tests.support.broker import STILL
 
 MIB = 1024 * 1024
@@ -306,6 +306,7 @@ async def composed(
     within: float = 10.0,
     patience: float = 15.0,
     router: Router | None = None,
+    waits: tuple[WaitKind, ...] = (),
 ) -> AsyncGenerator[Parts]:
     """The parts of one boot.
 
@@ -313,6 +314,7 @@ async def composed(
         through: the ledger's way to the database, where it is not the plain one.
         boot_id: of the boot that holds the slot, for a second process of it; default: a new boot takes the slot.
         patience: seconds for which ledger connections look for a lost database.
+        waits: the kinds of wait that are installed.
     """
     async with AsyncExitStack() as stack:
         watcher = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
@@ -364,11 +366,7 @@ async def composed(
             elif status in TERMINAL:
                 limits.ended(claimed.tenant)
 
-        async def journal_of(hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
-            return {
-                (row.name, row.occurrence): Entry(row.args_digest, row.result)
-                for row in await rows.journal(reads, hop.run_id, visit)
-            }
+        kinds = WaitKinds(waits)
 
         async def as_recorded(claimed: Claimed) -> frozenset[str]:
             return frozenset(claimed.scopes)
@@ -376,11 +374,12 @@ async def composed(
         ghoul = Ghoul(
             ledger=ledger,
             bus=bus,
-            driver=Driver(ledger, bus, threads, journal_of, limit),
+            driver=Driver(ledger, bus, threads, reads, kinds, limit),
             registry=registry,
             revalidate=revalidate(reads) if revalidate is not None else as_recorded,
             gate=claim_gate,
             boot_id=boot_id,
+            parking=Parking(ledger, reads, bus, engine.resume, moved),
             moved=moved,
         )
         yield Parts(
