@@ -19,13 +19,14 @@ from enum import Enum
 from lychd.patterns.contents import Identity, folder_of, holds, opened_file, seen
 from lychd.patterns.names import shown
 from lychd.patterns.pace import Pace
-from lychd.patterns.placing import copy, is_alike, made_folders, place, removed
+from lychd.patterns.placing import NotAlike, copy, is_alike, made_folders, place, removed
 from lychd.patterns.plan import Item, Plan, Portion, Totals
 from lychd.patterns.quarantine import INCOMING, Account, Journal, Quarantine
 from lychd.patterns.tree import is_fatal
 
 CHANGED = "it changed since the question was asked"
 GONE = "there is no such file any more"
+CHANGED_THERE = "what is in the quarantine under its name has changed; it stays there"
 LAST = "no other copy of it stands any more"
 NAMES = "it has several names now (hard links); moving one frees nothing"
 PUT_BACK = "the quarantine was put back meanwhile"
@@ -87,8 +88,11 @@ def room(quarantine: Quarantine, item: Item) -> Generator[tuple[int, bytes]]:
         os.close(fd)
 
 
-def whereabouts(quarantine: Quarantine, root_fd: int, item: Item, pace: Pace) -> Place:
+def whereabouts(quarantine: Quarantine, root_fd: int, item: Item, pace: Pace, *, changed_returns: bool = True) -> Place:
     """Where an item is, after what an interrupted work left halfway was brought to one side.
+
+    Args:
+        changed_returns: whether the file itself goes back when it changed in the quarantine.
 
     Raises:
         Left: it is found in a state that only people can judge; nothing of it was removed.
@@ -102,28 +106,25 @@ def whereabouts(quarantine: Quarantine, root_fd: int, item: Item, pace: Pace) ->
         kept, proved = None, False
     try:
         with folder_of(root_fd, item.path) as (fd, name):
-            return _settled(quarantine, fd, name, item, kept, proved=proved)
+            _give_back_aside(quarantine, fd, name, item)
+            if kept is not None and not proved:
+                if not changed_returns and Identity.of(kept).ino == item.was.ino:
+                    raise Left(CHANGED_THERE)
+                # Somebody swapped the file in the moment of its move: theirs goes back.
+                with room(quarantine, item) as (room_fd, kept_name):
+                    _return(room_fd, kept_name, fd, name)
+                raise Left(CHANGED)
+            if kept is None:
+                return Place.HOME
+            here = seen(fd, name)
+            return Place.BOTH if here is not None and Identity.of(here) == item.was else Place.AWAY
     except (FileNotFoundError, NotADirectoryError):
-        if kept is None:
-            return Place.HOME
-        return Place.AWAY
+        return Place.HOME if kept is None else Place.AWAY
 
 
-def _settled(
-    quarantine: Quarantine, fd: int, name: bytes, item: Item, kept: os.stat_result | None, *, proved: bool
-) -> Place:
-    put_aside = seen(fd, aside(quarantine, item))
-    if put_aside is not None:
+def _give_back_aside(quarantine: Quarantine, fd: int, name: bytes, item: Item) -> None:
+    if seen(fd, aside(quarantine, item)) is not None:
         _return(fd, aside(quarantine, item), fd, name)
-    if kept is not None and not proved:
-        # Somebody swapped the file in the moment of its move: theirs goes back.
-        with room(quarantine, item) as (room_fd, kept_name):
-            _return(room_fd, kept_name, fd, name)
-        raise Left(CHANGED)
-    if kept is None:
-        return Place.HOME
-    here = seen(fd, name)
-    return Place.BOTH if here is not None and Identity.of(here) == item.was else Place.AWAY
 
 
 def _is_ours(fd: int, name: bytes, status: os.stat_result, item: Item, pace: Pace) -> bool:
@@ -143,6 +144,10 @@ def _return(from_fd: int, name: bytes, fd: int, own: bytes) -> None:
         place(from_fd, name, fd, own)
     except FileExistsError as error:
         raise Left(f"{CHANGED}, and something has its name now; what was there is kept as {shown(name)}") from error
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise Left(CHANGED_THERE) from error
+        raise
 
 
 @dataclass(slots=True)
@@ -224,9 +229,11 @@ class Mover:
                         self._copy(file, room_fd, new, item)
                     copied = True
                     self._remove(fd, name, item, witness)
-        except (Left, FileNotFoundError, NotADirectoryError):
-            # The original stands or was changed by others: the copy in the quarantine is one too many.
-            if copied and whereabouts(self.quarantine, self.root_fd, item, self.pace) is Place.BOTH:
+                    # The original is gone: from here on the copy is the file.
+                    copied = False
+        except BaseException:
+            # We have not removed the original, so the copy in the quarantine is one too many.
+            if copied:
                 self._drop(item)
             raise
 
@@ -298,7 +305,12 @@ class Mover:
         return True
 
     def _copy(self, file: int, room_fd: int, new: bytes, item: Item) -> None:
-        copy(file, item.sha256, self.quarantine.fd, INCOMING, self.pace)
+        try:
+            copy(file, item.sha256, self.quarantine.fd, INCOMING, self.pace)
+        except NotAlike as error:
+            if Identity.of(os.fstat(file)) != item.was:
+                raise Left(CHANGED) from error
+            raise
         os.rename(INCOMING, new, src_dir_fd=self.quarantine.fd, dst_dir_fd=room_fd)
         os.fsync(room_fd)
 
@@ -314,8 +326,9 @@ class Mover:
         if not self._still_stands(witness):
             _return(fd, hidden, fd, name)
             raise Left(LAST)
-        os.unlink(hidden, dir_fd=fd)
         self._dirty.add(fd)
+        # The last line: whatever fails before it leaves the original, and its copy is dropped.
+        os.unlink(hidden, dir_fd=fd)
 
     def _drop(self, item: Item) -> None:
         with room(self.quarantine, item) as (fd, name):

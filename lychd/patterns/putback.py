@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from lychd.patterns.contents import Identity, folder_of, holds, opened_file, seen
-from lychd.patterns.mover import Left, Place, aside, whereabouts
+from lychd.patterns.mover import CHANGED_THERE, Left, Place, aside, whereabouts
 from lychd.patterns.pace import Pace
 from lychd.patterns.placing import copy, made_folders, place, removed
 from lychd.patterns.plan import Item, Plan, Totals
@@ -15,7 +15,6 @@ from lychd.patterns.quarantine import Account, Journal, Quarantine
 from lychd.patterns.tree import is_fatal
 
 TAKEN = "something has its name now; it stays in the quarantine"
-CHANGED = "it changed in the quarantine and stays there"
 _BATCH = 64
 _FOLDER_MODE = 0o777
 
@@ -69,7 +68,7 @@ class PutBack:
         self.pace.tell(item.number, self.totals.files, f"{account.moved:,} files, {account.bytes:,} bytes put back")
 
     def _back(self, item: Item) -> bool:
-        found = whereabouts(self.quarantine, self.root_fd, item, self.pace)
+        found = whereabouts(self.quarantine, self.root_fd, item, self.pace, changed_returns=False)
         if found is Place.HOME:
             return False
         with folder_of(self.quarantine.files, item.path) as (kept_fd, name):
@@ -94,7 +93,7 @@ class PutBack:
             raise Left(TAKEN)
         with opened_file(kept_fd, name) as (file, _):
             if not holds(file, item.was.size, item.sha256, self.pace):
-                raise Left(CHANGED)
+                raise Left(CHANGED_THERE)
             try:
                 place(kept_fd, name, folder_fd, name)
             except FileExistsError as error:
