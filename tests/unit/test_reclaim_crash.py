@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +32,22 @@ WORLDS = [
 
 
 @pytest.fixture
-def job(tmp_path: Path, settings: Any) -> Job:
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where the machine has one: thousands of calls of fsync follow."""
+    memory = Path("/dev/shm")
+    if not (memory.is_dir() and os.access(memory, os.W_OK)):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="lychd-test-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def job(place: Path, settings: Any) -> Job:
     """A tree with an approved plan of three moves."""
-    root = tmp_path / "tree"
+    root = place / "tree"
     settings.CONFIG = django_settings.CONFIG.model_copy(update={"roots": (root,)})
-    settings.DATA = tmp_path / "data"
+    settings.DATA = place / "data"
     for name, content in (
         ("a", A),
         ("sub/a", A),
@@ -47,24 +61,24 @@ def job(tmp_path: Path, settings: Any) -> Job:
     state = reclaiming.survey(ReclaimInput(root="."), RUN, "default", Pace(Quiet()))
     assert state.proposed is not None
     assert state.proposed.files == 3
-    return Job(root, tmp_path / "data", RUN)
+    return Job(root, place / "data", RUN)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_move_killed_at_any_step_loses_nothing_and_is_finished_by_the_next(
-    job: Job, world: dict[str, Any], tmp_path: Path
+    job: Job, world: dict[str, Any], place: Path
 ) -> None:
     job = Job(job.root, job.data, RUN, **world)
     whole = contents(job.root)
-    deaths = killed_at_every_step(job, tmp_path, lambda: still_whole(job, whole), lambda: moved(job, whole))
+    deaths = killed_at_every_step(job, place, lambda: still_whole(job, whole), lambda: moved(job, whole))
     assert deaths > 20
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_restore_killed_at_any_step_loses_nothing_and_is_finished_by_the_next(
-    job: Job, world: dict[str, Any], tmp_path: Path
+    job: Job, world: dict[str, Any], place: Path
 ) -> None:
     before, whole = files(job.root), contents(job.root)
     Job(job.root, job.data, RUN, **world).until(None)
@@ -75,17 +89,17 @@ def test_a_restore_killed_at_any_step_loses_nothing_and_is_finished_by_the_next(
         assert not list((quarantine(job) / "files").iterdir())
 
     restore = Job(job.root, job.data, RUN, restore=RESTORE, **world)
-    deaths = killed_at_every_step(restore, tmp_path, lambda: still_whole(job, whole), back)
+    deaths = killed_at_every_step(restore, place, lambda: still_whole(job, whole), back)
     assert deaths > 20
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("world", WORLDS[:2])
 def test_a_restore_after_a_move_that_died_at_any_step_brings_everything_back(
-    job: Job, world: dict[str, Any], tmp_path: Path
+    job: Job, world: dict[str, Any], place: Path
 ) -> None:
     before = files(job.root)
-    saved = tmp_path / "saved"
+    saved = place / "saved"
     save(job, saved)
     step = 0
     while Job(job.root, job.data, RUN, **world).until(step := step + 1):
@@ -97,9 +111,9 @@ def test_a_restore_after_a_move_that_died_at_any_step_brings_everything_back(
     assert step > 20
 
 
-def killed_at_every_step(job: Job, tmp_path: Path, whole: Any, ended: Any) -> int:
+def killed_at_every_step(job: Job, place: Path, whole: Any, ended: Any) -> int:
     """Kill at step 1, 2, 3, … from the same beginning until the work gets through; how many deaths there were."""
-    saved = tmp_path / "saved"
+    saved = place / "saved"
     save(job, saved)
     step = 0
     while True:
