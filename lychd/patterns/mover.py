@@ -11,39 +11,29 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 
 from lychd.patterns.contents import Identity, folder_of, holds, opened_file, seen
-from lychd.patterns.names import shown
+from lychd.patterns.halfway import (
+    CHANGED,
+    GONE,
+    LAST,
+    NAMES,
+    PUT_BACK,
+    Left,
+    Place,
+    aside,
+    give_back,
+    room,
+    whereabouts,
+)
 from lychd.patterns.pace import Pace
-from lychd.patterns.placing import NotAlike, copy, is_alike, made_folders, place, removed
+from lychd.patterns.placing import NotAlike, copy, removed
 from lychd.patterns.plan import Item, Plan, Portion, Totals
 from lychd.patterns.quarantine import INCOMING, Account, Journal, Quarantine
 from lychd.patterns.tree import is_fatal
 
-CHANGED = "it changed since the question was asked"
-GONE = "there is no such file any more"
-CHANGED_THERE = "what is in the quarantine under its name has changed; it stays there"
-LAST = "no other copy of it stands any more"
-NAMES = "it has several names now (hard links); moving one frees nothing"
-PUT_BACK = "the quarantine was put back meanwhile"
 _BATCH = 64
-_PRIVATE = 0o700
-
-
-class Left(Exception):
-    """This file is left where it is; the text says why."""
-
-
-class Place(Enum):
-    """Where a file of the plan is found."""
-
-    HOME = "under its own name, not in the quarantine"
-    AWAY = "in the quarantine"
-    BOTH = "in the quarantine as a proved copy, and still under its own name"
 
 
 @dataclass(slots=True)
@@ -71,83 +61,6 @@ class Dirty:
         fds, self._fds = list(self._fds.values()), {}
         for fd in fds:
             os.close(fd)
-
-
-def aside(quarantine: Quarantine, item: Item) -> bytes:
-    """The name that an original has for the moment between its proof and its removal, beside its own name."""
-    return f".lychd-{quarantine.id}-{item.number}".encode()
-
-
-@contextmanager
-def room(quarantine: Quarantine, item: Item) -> Generator[tuple[int, bytes]]:
-    """The open folder of the quarantine for an item, made where it is missing, and the item's name in it."""
-    fd = made_folders(quarantine.files, item.path, _PRIVATE)
-    try:
-        yield fd, item.path.rpartition(b"/")[2]
-    finally:
-        os.close(fd)
-
-
-def whereabouts(quarantine: Quarantine, root_fd: int, item: Item, pace: Pace, *, changed_returns: bool = True) -> Place:
-    """Where an item is, after what an interrupted work left halfway was brought to one side.
-
-    Args:
-        changed_returns: whether the file itself goes back when it changed in the quarantine.
-
-    Raises:
-        Left: it is found in a state that only people can judge; nothing of it was removed.
-        OSError: nobody can tell.
-    """
-    try:
-        with folder_of(quarantine.files, item.path) as (fd, name):
-            kept = seen(fd, name)
-            proved = kept is not None and _is_ours(fd, name, kept, item, pace)
-    except FileNotFoundError:
-        kept, proved = None, False
-    try:
-        with folder_of(root_fd, item.path) as (fd, name):
-            _give_back_aside(quarantine, fd, name, item)
-            if kept is not None and not proved:
-                if not changed_returns and Identity.of(kept).ino == item.was.ino:
-                    raise Left(CHANGED_THERE)
-                # Somebody swapped the file in the moment of its move: theirs goes back.
-                with room(quarantine, item) as (room_fd, kept_name):
-                    _return(room_fd, kept_name, fd, name)
-                raise Left(CHANGED)
-            if kept is None:
-                return Place.HOME
-            here = seen(fd, name)
-            return Place.BOTH if here is not None and Identity.of(here) == item.was else Place.AWAY
-    except (FileNotFoundError, NotADirectoryError):
-        return Place.HOME if kept is None else Place.AWAY
-
-
-def _give_back_aside(quarantine: Quarantine, fd: int, name: bytes, item: Item) -> None:
-    if seen(fd, aside(quarantine, item)) is not None:
-        _return(fd, aside(quarantine, item), fd, name)
-
-
-def _is_ours(fd: int, name: bytes, status: os.stat_result, item: Item, pace: Pace) -> bool:
-    """Whether what stands in the quarantine is the item: the very file, or a copy with its content."""
-    if not stat.S_ISREG(status.st_mode):
-        return False
-    return Identity.of(status) == item.was or is_alike(fd, name, item.was.size, item.sha256, pace)
-
-
-def _return(from_fd: int, name: bytes, fd: int, own: bytes) -> None:
-    """Give a file its own name back.
-
-    Raises:
-        Left: something has the name now; the file stays where it is and is named.
-    """
-    try:
-        place(from_fd, name, fd, own)
-    except FileExistsError as error:
-        raise Left(f"{CHANGED}, and something has its name now; what was there is kept as {shown(name)}") from error
-    except OSError as error:
-        if error.errno == errno.EXDEV:
-            raise Left(CHANGED_THERE) from error
-        raise
 
 
 @dataclass(slots=True)
@@ -295,10 +208,10 @@ class Mover:
             raise
         moved = seen(room_fd, new)
         if moved is None or Identity.of(moved) != item.was or not stat.S_ISREG(moved.st_mode):
-            _return(room_fd, new, fd, name)
+            give_back(room_fd, new, fd, name)
             raise Left(CHANGED)
         if not self._still_stands(witness):
-            _return(room_fd, new, fd, name)
+            give_back(room_fd, new, fd, name)
             raise Left(LAST)
         self._dirty.add(fd)
         self._dirty.add(room_fd)
@@ -321,10 +234,10 @@ class Mover:
         os.rename(name, hidden, src_dir_fd=fd, dst_dir_fd=fd)
         status = seen(fd, hidden)
         if status is None or Identity.of(status) != item.was or status.st_nlink > 1:
-            _return(fd, hidden, fd, name)
+            give_back(fd, hidden, fd, name)
             raise Left(CHANGED)
         if not self._still_stands(witness):
-            _return(fd, hidden, fd, name)
+            give_back(fd, hidden, fd, name)
             raise Left(LAST)
         self._dirty.add(fd)
         # The last line: whatever fails before it leaves the original, and its copy is dropped.

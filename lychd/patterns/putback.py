@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from lychd.patterns.contents import Identity, folder_of, holds, opened_file, seen
-from lychd.patterns.mover import CHANGED_THERE, Left, Place, aside, whereabouts
+from lychd.patterns.halfway import CHANGED_THERE, Left, Place, aside, whereabouts
 from lychd.patterns.pace import Pace
 from lychd.patterns.placing import copy, made_folders, place, removed
 from lychd.patterns.plan import Item, Plan, Totals
