@@ -121,14 +121,13 @@ class Mover:
         self.journal.sync()
 
     def _move(self, portion: Portion, item: Item) -> None:
-        with self.quarantine.turn(self.pace):
-            found = whereabouts(self.quarantine, self.root_fd, item, self.pace)
-            if found is Place.AWAY:
-                return
-            try:
-                self._take(portion, item, copied=found is Place.BOTH)
-            except (FileNotFoundError, NotADirectoryError) as error:
-                raise Left(GONE) from error
+        found = whereabouts(self.quarantine, self.root_fd, item, self.pace)
+        if found is Place.AWAY:
+            return
+        try:
+            self._take(portion, item, copied=found is Place.BOTH)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Left(GONE) from error
 
     def _take(self, portion: Portion, item: Item, *, copied: bool) -> None:
         try:
@@ -184,7 +183,11 @@ class Mover:
             return False
 
     def _still_stands(self, path: bytes) -> bool:
-        """Whether a witness is there after the item is gone from its place: it may have been the same file twice."""
+        """Whether a witness is there after the item is gone from its place.
+
+        It may have been the same file seen twice, or another Run may have moved it in the same moment: of two that take
+        each other's witness, the later one to look gives its file back.
+        """
         try:
             with folder_of(self.root_fd, path) as (fd, name):
                 status = seen(fd, name)

@@ -13,7 +13,6 @@ import errno
 import fcntl
 import json
 import os
-import time
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ from django.conf import settings
 
 from lychd.patterns.contents import Identity
 from lychd.patterns.names import shown
-from lychd.patterns.pace import Pace
 from lychd.patterns.plan import Plan, reading
 from lychd.patterns.roots import FOLDER
 from lychd.patterns.tree import FILE, Troubles
@@ -37,10 +35,7 @@ FILES = "files"
 # A copy in the making; there is one at a time.
 INCOMING = b"incoming"
 _RESTORE = "restore-"
-_TURN = ".turn"
 _PRIVATE = 0o700
-# How long a mover waits before it asks again for its turn. Seconds.
-_PAUSE = 0.02
 
 
 class QuarantineMissing(NodeFailed):
@@ -75,7 +70,6 @@ class Quarantine:
     path: Path
     fd: int
     files: int
-    turn_fd: int
 
     @contextmanager
     def plan(self) -> Generator[Plan]:
@@ -118,25 +112,6 @@ class Quarantine:
         with os.scandir(self.fd) as entries:
             return any(entry.name.startswith(_RESTORE) for entry in entries)
 
-    @contextmanager
-    def turn(self, pace: Pace) -> Generator[None]:
-        """One mover of this machine at a time, so that no two take each other's last copy.
-
-        Raises:
-            Stopped: the Run was asked to stop while it waited.
-        """
-        while True:
-            try:
-                fcntl.flock(self.turn_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                pace.check()
-                time.sleep(_PAUSE)
-        try:
-            yield
-        finally:
-            fcntl.flock(self.turn_fd, fcntl.LOCK_UN)
-
     def sweep(self) -> None:
         """Remove the empty folders that are left when files were put back."""
         for _, folders, _, fd in os.fwalk(FILES, topdown=False, dir_fd=self.fd):
@@ -160,9 +135,6 @@ def opened(run_id: uuid.UUID, *, create: bool = False) -> Generator[Quarantine]:
             top = _folder(stack, home(), create=create)
             fd = _folder(stack, str(run_id), create=create, within=top)
             files = _folder(stack, FILES, create=create, within=fd)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            turn = os.open(_TURN, flags, 0o600, dir_fd=top)
-            stack.callback(os.close, turn)
         except FileNotFoundError as error:
             raise QuarantineMissing(f"There is no quarantine of a Run {run_id}.") from error
         except OSError as error:
@@ -171,7 +143,7 @@ def opened(run_id: uuid.UUID, *, create: bool = False) -> Generator[Quarantine]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise QuarantineBusy(f"Another Run works on the quarantine {run_id}.") from error
-        yield Quarantine(run_id, path, fd, files, turn)
+        yield Quarantine(run_id, path, fd, files)
 
 
 def discard(run_id: uuid.UUID) -> None:

@@ -16,6 +16,8 @@ from consents.wait import ConsentWait
 from lychd.patterns import reclaim
 from runs.ids import owner_id
 from runs.ledger.ledger import ScriptFactory
+from tests.support.reclaiming import Job, contents
+from tests.support.reclaiming import files as everything
 from tests.support.vessel_parts import Build, Parts
 
 pytest_plugins = ["tests.support.vessel_parts_fixtures"]
@@ -92,6 +94,21 @@ async def test_no_answer_in_time_is_a_no(parts: Parts, tree: Path) -> None:
     report = (await parts.run(run_id))["output"]
     assert (report["ending"], report["moved"]) == ("expired", 0)
     assert everything(tree) == before
+
+
+async def test_a_run_goes_on_where_a_process_died_in_the_middle_of_its_moves(parts: Parts, tree: Path) -> None:
+    before = contents(tree)
+    run_id = await asked(parts)
+    await decided(parts, run_id)
+    # What processes did of the node that died in it, until the first file had moved.
+    deaths = 0
+    while not everything(quarantine(tree, run_id) / "files"):
+        assert Job(tree, tree.parent / "data", run_id).until(deaths := deaths + 1)
+    assert len(everything(quarantine(tree, run_id) / "files")) < 3
+    await parts.perform(run_id, 1)
+    report = (await parts.run(run_id))["output"]
+    assert (report["ending"], report["moved"], report["bytes"]) == ("moved", 3, 100_004)
+    assert contents(tree, quarantine(tree, run_id) / "files") == before
 
 
 async def test_a_file_that_changed_since_the_question_is_left_alone_and_named(parts: Parts, tree: Path) -> None:
@@ -181,8 +198,8 @@ async def the_question(parts: Parts, run_id: uuid.UUID) -> Any:
     return found
 
 
-async def answered(parts: Parts, run_id: uuid.UUID, *, grant: bool = True) -> Any:
-    """Anna answers, the Run returns and ends; its output."""
+async def decided(parts: Parts, run_id: uuid.UUID, *, grant: bool = True) -> None:
+    """Anna answers, and the Run is brought back."""
     question = await the_question(parts, run_id)
     await parts.rows(INSERT_USER, ANNA)
     anna = Voter(ANNA, "anna", frozenset({"default"}), frozenset({DECIDE}), frozenset())
@@ -192,17 +209,17 @@ async def answered(parts: Parts, run_id: uuid.UUID, *, grant: bool = True) -> An
     assert isinstance(outcome, Decided)
     assert question["id"] == owner_id(run_id, question["visit"], "consent")
     assert await parts.engine.resume(KIND, run_id, question["id"])
+
+
+async def answered(parts: Parts, run_id: uuid.UUID, *, grant: bool = True) -> Any:
+    """Anna answers, the Run returns and ends; its output."""
+    await decided(parts, run_id, grant=grant)
     await parts.perform(run_id, 1)
     return (await parts.run(run_id))["output"]
 
 
 def quarantine(tree: Path, run_id: uuid.UUID) -> Path:
     return tree.parent / "data" / "quarantine" / str(run_id)
-
-
-def everything(root: Path) -> dict[str, bytes]:
-    """Every file below a folder with its content."""
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def _write(path: Path, content: bytes, age: int) -> None:
