@@ -234,6 +234,17 @@ def test_when_the_other_copy_goes_in_the_moment_of_the_move_the_file_is_given_ba
     assert not files(quarantine() / "files")
 
 
+def test_a_file_that_was_swapped_just_before_the_process_died_is_given_back_by_the_next(root: Path) -> None:
+    write(root / "a", b"same", age=1)
+    write(root / "b", b"same", age=2)
+    surveyed()
+    write(root / "b", b"somebody's work", age=2)
+    (root / "b").rename(quarantine() / "files" / "b")
+    assert reasons(moved()) == {"b": CHANGED}
+    assert files(root) == {"a": b"same", "b": b"somebody's work"}
+    assert not files(quarantine() / "files")
+
+
 def test_two_plans_that_each_keep_what_the_other_moves_never_take_both(root: Path, tmp_path: Path) -> None:
     for turn in range(5):
         write(root / "p", b"same" * 1000)
