@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from lychd.patterns.folder_inventory import inventory
+from lychd.patterns.reclaim import reclaim
 
-__all__ = ["inventory"]
+__all__ = ["inventory", "reclaim"]

@@ -6,7 +6,6 @@ below the data folder; what is kept of it on the Run is small. Never reads outsi
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Iterable
@@ -32,7 +31,6 @@ from lychd.patterns.report import (
     KindCount,
     SizedFile,
 )
-from lychd.patterns.roots import Root
 from lychd.patterns.tree import Tree, Walk, standing
 from lychd.patterns.twins import Twins
 from runs.errors import NodeFailed
@@ -102,7 +100,7 @@ def _survey(asked: InventoryInput, path: Path, pace: Pace) -> Found:
         scratch.fresh(path) as listing,
         standing(root.fd, listing) as tree,
     ):
-        tally = Walk(tree, listing, pace, _private(root, path)).run()
+        tally = Walk(tree, listing, pace, roots.own_folders(root, path.parent)).run()
         return Found(
             root=shown(root.path),
             files=tally.files,
@@ -154,21 +152,6 @@ def _compare_listed(asked: InventoryInput, path: Path, pace: Pace) -> Compared |
             unreadable_total=twins.unreadable.total,
             seconds=time.monotonic() - began,
         )
-
-
-def _private(root: Root, path: Path) -> dict[tuple[int, int], str]:
-    """The product's own folders, where they are met below the root: keys and databases are nobody's inventory."""
-    data: Path = settings.DATA
-    own = os.fstat(root.fd)
-    skip: dict[tuple[int, int], str] = {}
-    for folder in (data, path.parent):
-        try:
-            status = folder.stat()
-        except OSError:
-            continue
-        if (status.st_dev, status.st_ino) != (own.st_dev, own.st_ino):
-            skip[status.st_dev, status.st_ino] = "the Vessel's own data"
-    return skip
 
 
 def _by_kind(listing: Listing) -> Iterable[KindCount]:

@@ -93,6 +93,28 @@ def opened(root: str) -> Generator[Root]:
         os.close(fd)
 
 
+def own_folders(root: Root, *more: Path) -> dict[tuple[int, int], str]:
+    """The product's own folders, where they are met below the root: keys and databases are nobody's inventory.
+
+    Args:
+        more: folders of ours besides the data folder.
+
+    Returns:
+        Device and inode of each, with the reason to pass it by; never the root itself.
+    """
+    data: Path = settings.DATA
+    own = os.fstat(root.fd)
+    skip: dict[tuple[int, int], str] = {}
+    for folder in (data, *more):
+        try:
+            status = folder.stat()
+        except OSError:
+            continue
+        if (status.st_dev, status.st_ino) != (own.st_dev, own.st_ino):
+            skip[status.st_dev, status.st_ino] = "the Vessel's own data"
+    return skip
+
+
 def _placed(root: str) -> tuple[Path, tuple[bytes, ...]]:
     folders = allowed()
     if not folders:

@@ -27,6 +27,11 @@ EFFECTIVE_IDS = os.access in os.supports_effective_ids
 _FATAL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
+def is_fatal(error: OSError) -> bool:
+    """Whether the machine has run out of something, so that it is not the one file's fault."""
+    return error.errno in _FATAL
+
+
 @dataclass(slots=True)
 class Troubles:
     """What could not be read: all in number, the first ones by name."""
@@ -35,9 +40,13 @@ class Troubles:
     shown: list[Trouble] = field(default_factory=list[Trouble])
 
     def add(self, path: bytes, reason: str) -> None:
+        self.note(shown(path), reason)
+
+    def note(self, path: str, reason: str) -> None:
+        """Note what has its text already."""
         self.total += 1
         if len(self.shown) < MOST_TROUBLES:
-            self.shown.append(Trouble(path=shown(path), reason=reason))
+            self.shown.append(Trouble(path=path, reason=reason))
 
     def failed(self, path: bytes, error: OSError) -> None:
         """Note an error of one file or folder.
@@ -45,7 +54,7 @@ class Troubles:
         Raises:
             OSError: the error itself, when it is the machine's and not the file's.
         """
-        if error.errno in _FATAL:
+        if is_fatal(error):
             raise error
         self.add(path, error.strerror or type(error).__name__)
 
