@@ -9,7 +9,7 @@ from consents.decisions import Decided, Vote, Voter, decide
 from consents.models import ConsentStatus
 from consents.wait import ConsentWait
 from runs.engine import Engine
-from runs.errors import Conflict, Unknown, first_line
+from runs.errors import Conflict, LychdError, first_line
 from runs.ledger.ledger import Ledger, ScriptFactory
 
 log = structlog.get_logger(__name__)
@@ -38,6 +38,6 @@ async def decide_here(ledger: Ledger, engine: Engine, voter: Voter, vote: Vote) 
     if outcome.status != ConsentStatus.PENDING:
         try:
             await engine.resume(KIND, outcome.run_id, vote.consent_id)
-        except (Unknown, psycopg.Error) as error:
+        except (LychdError, psycopg.Error, OSError) as error:
             log.warning("consent.not_resumed", run=str(outcome.run_id), error=first_line(error))
     return outcome

@@ -164,20 +164,30 @@ async def test_a_vessel_that_may_not_publish_brings_nothing_back(gated: Parts) -
 
 @pytest.mark.contract("RLY-8")
 async def test_decide_and_expiry_at_once_leave_one_whole_receipt(gated: Parts) -> None:
+    """The time runs out before, while or after somebody decides; whatever the clock says then stands alone."""
     relay = relay_of(gated)
     anna = await a_person(gated.rows, "anna")
-    seen: set[str] = set()
-    for _ in range(8):
-        _, consent_id = await parked(gated, expires_in=3600)
-        await gated.rows("update consents_consent set expires_at = now() where id = %s", consent_id)
+    for milliseconds in (0, 1, 2, 3, 4, 6, 8, 12, 20, 1000):
+        run_id, consent_id = await parked(gated, expires_in=3600)
+        await gated.rows(
+            "update consents_consent set expires_at = now() + make_interval(secs => %s) where id = %s",
+            milliseconds / 1000,
+            consent_id,
+        )
         verdict, _ = await asyncio.gather(decided(gated.ledger, anna, consent_id), relay.tick(), return_exceptions=True)
-        assert isinstance(verdict, AlreadySettled)
         (stored,) = await gated.rows("select * from consents_consent where id = %s", consent_id)
-        assert (stored["status"], stored["decided_by"]) == ("expired", "clock")
-        assert stored["decided_at"] is not None
-        seen.add(stored["status"])
-    assert seen == {"expired"}
-    assert (await gated.rows("select count(*) as n from consents_consentvote"))[0]["n"] == 0
+        (votes,) = await gated.rows("select count(*) as n from consents_consentvote where consent_id = %s", consent_id)
+        if isinstance(verdict, AlreadySettled):
+            assert (stored["status"], stored["decided_by"], votes["n"]) == ("expired", "clock", 0)
+            assert stored["decided_at"] >= stored["expires_at"]
+        else:
+            assert not isinstance(verdict, BaseException)
+            assert (stored["status"], stored["decided_by"], votes["n"]) == ("granted", "anna", 1)
+            assert stored["decided_at"] < stored["expires_at"]
+        await relay.tick()
+        assert await status(gated, run_id) == "queued"
+        if milliseconds in {0, 1000}:
+            assert stored["status"] == ("granted" if milliseconds else "expired")
 
 
 async def test_decide_and_containment_at_once_leave_one_whole_receipt(gated: Parts) -> None:
@@ -242,3 +252,26 @@ async def test_a_database_that_loses_its_connections_while_somebody_decides_leav
     assert (await gated.rows("select count(*) as n from consents_consentvote"))[0]["n"] == 1
     assert await gated.engine.resume(KIND, run_id, consent_id)
     assert await gated.perform(run_id, 1) == {"outcome": RunStatus.DONE}
+
+
+@pytest.mark.contract("RLY-7", "WAIT-11")
+async def test_a_publication_that_hangs_keeps_the_committed_hop_and_the_others_return(
+    gated: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = relay_of(gated, owner_seconds=0.5)
+    stuck, other = await granted(gated), await granted(gated)
+    real = gated.publisher.enqueue
+
+    async def enqueue(run_id: uuid.UUID, *args: Any, **options: Any) -> Any:
+        if run_id == stuck:
+            await asyncio.Event().wait()
+        return await real(run_id, *args, **options)
+
+    monkeypatch.setattr(gated.publisher, "enqueue", enqueue)
+    await relay.tick()
+    assert relay.errors == 1
+    assert await gated.standing(stuck, 1) == ("queued", "pending")
+    assert (await gated.delivery(stuck, 1))["resume"] is True
+    assert await gated.standing(other, 1) == ("queued", "published")
+    await relay.tick()
+    assert relay.errors == 1
