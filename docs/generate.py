@@ -207,6 +207,8 @@ MODULES_WITH_ERRORS = (
     "runs.driver.drive",
     "runs.driver.steps",
     "runs.ghoul",
+    "runs.containment",
+    "runs.recovery.report",
     "runs.ledger.sessions",
     "runs.broker.jobs",
     "lychd.config",

@@ -68,6 +68,7 @@ log = structlog.get_logger(__name__)
 
 WORKER_STOP_SECONDS = 30.0
 RELAY_STOP_SECONDS = 5.0
+CANCEL_STOP_SECONDS = 5.0
 EVIDENCE_SECONDS = 10.0
 
 
@@ -138,6 +139,7 @@ async def start(
     containment, ways = Containment(ledger, waits), Ways(reads, waits)
     custody, drain = Custody(), Drain()
     canceller = Canceller(ledger, reads, probe, containment, aftermath, boot.id, custody.live)
+    stack.push_async_callback(canceller.stop, 0.0)
     dead = DeadHops(ledger, ways, containment, aftermath, boot.id)
     ghoul = Ghoul(
         ledger=ledger,
@@ -234,6 +236,7 @@ async def shut_down(vessel: Vessel, stack: AsyncExitStack) -> None:
     if not await vessel.lanes.drain(drain):
         log.warning("vessel.drain_over", seconds=drain)
     await vessel.supervisor.stop(RELAY_STOP_SECONDS)
+    await vessel.canceller.stop(0.0 if vessel.cut_off else CANCEL_STOP_SECONDS)
     await _stop_workers(vessel)
     await _last_words(vessel)
     await stack.aclose()

@@ -110,6 +110,18 @@ class Canceller:
         while self._working:
             await asyncio.wait(set(self._working.values()))
 
+    async def stop(self, seconds: float) -> None:
+        """Wait for the cancellations on their way; what takes longer stays CANCELLING for the next start (CAN-5)."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.join()
+        except TimeoutError:
+            left = set(self._working.values())
+            log.warning("vessel.cancellations_left", runs=[str(run_id) for run_id in self._working])
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+
     async def _elect(self, run_id: uuid.UUID, principal: str, tenant: str | None, *, untold: bool = False) -> Elected:
         outcome = await self.ledger.script(ScriptFactory(elect, Election(run_id, principal, tenant, self.boot_id)))
         if isinstance(outcome, Lost):

@@ -45,7 +45,8 @@ PARK = """
 with run as (
     update runs_run
     set status = %(status)s::text, wait_kind = %(kind)s::text, wait_owner = %(owner)s::uuid, wait_since = now(),
-        error_code = null, error_message = null, error_node = null, updated_at = now()
+        error_code = null, error_message = null, error_node = null, containment_error = null,
+        updated_at = now()
     where id = %(run)s::uuid
     returning id
 )

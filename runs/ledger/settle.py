@@ -48,7 +48,7 @@ run as (
     update runs_run r
     set status = l.status, output = l.output,
         error_code = l.error_code, error_message = l.error_message, error_node = l.error_node,
-        finished_at = now(), updated_at = now()
+        containment_error = null, finished_at = now(), updated_at = now()
     from locked l
     where r.id = l.run_id
     returning l.ord

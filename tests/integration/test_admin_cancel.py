@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import DatabaseError, connection
@@ -16,7 +19,10 @@ from runs.admin import cancel as cancelling
 from runs.ledger.notify import CHANNEL
 from runs.models import Run
 from tests.support.admin_runs import a_run, everything, root, staff
+from tests.support.home import Home
+from tests.support.waiting import eventually_sync
 
+pytest_plugins = ["tests.support.vessel_fixtures"]
 pytestmark = pytest.mark.django_db
 
 LIST = "/admin/runs/run/"
@@ -96,6 +102,44 @@ def test_a_run_that_is_cancelling_may_be_asked_for_again() -> None:
     assert "what could not be stopped yet is tried again now" in ask(client, run)
     confirmed(client, run)
     assert LogEntry.objects.get().get_change_message() == "Asked again to cancel it."
+
+
+def log_in(client: httpx2.Client, password: str) -> None:
+    page = client.get("/admin/login/").text
+    form = {"csrfmiddlewaretoken": token(page), "username": "operator", "password": password, "next": "/admin/"}
+    assert client.post("/admin/login/", data=form).status_code == 302
+
+
+def token(page: str) -> str:
+    found = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
+    assert found
+    return found[1]
+
+
+@pytest.mark.contract("CAN-4", "CAN-7")
+def test_a_person_cancels_a_running_run_on_the_pages_of_a_vessel(vessel_url: str, tmp_path: Path) -> None:
+    home = Home(tmp_path, vessel_url)
+    with home.vessel():
+        run = home.json("submit", "talk", "--input", json.dumps({"wait_for": str(tmp_path / "never")}))["id"]
+        eventually_sync(lambda: home.json("show", run)["status"] == "running", within=30)
+        password = re.search(r"One-time password of operator: (\S+)", (tmp_path / "log").read_text())
+        assert password
+        url = json.loads((tmp_path / "vessel.json").read_text())["url"]
+        with httpx2.Client(base_url=url, headers={"Origin": url}, timeout=30) as client:
+            log_in(client, password[1])
+            page = client.get(f"{LIST}{run}/change/").text
+            asked = client.post(LIST, data={"csrfmiddlewaretoken": token(page), **chosen(run, from_page="1")})
+            assert (asked.status_code, "It is at work" in asked.text) == (200, True)
+            assert home.json("show", run)["status"] == "running"
+            form = {"csrfmiddlewaretoken": token(asked.text), **chosen(run, post="yes", from_page="1")}
+            assert client.post(LIST, data=form).headers["location"] == f"{LIST}{run}/change/"
+            code, out, _ = home.lychd("follow", run, "--json")
+            assert code == 2
+            told = [json.loads(line) for line in out.splitlines()]
+            said = [one["data"] for one in told if one.get("kind") in {"status", "done"}]
+            assert [one["status"] for one in said] == ["queued", "running", "cancelling", "cancelled"]
+            assert said[2]["by"] == "operator"
+            assert "It was cancelled by operator" in client.get(f"{LIST}{run}/change/").text
 
 
 @pytest.mark.django_db(transaction=True)

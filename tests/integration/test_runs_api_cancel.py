@@ -10,13 +10,15 @@ from typing import Any
 import httpx2
 import pytest
 
+from lychd import lifespan
 from runs.api import schemas
 from runs.broker.probe import Probe
 from runs.errors import Unknown
 from runs.ledger.cancel import Election, elect
 from runs.ledger.ledger import ScriptFactory
 from tests.support.stubborn import Stubborn, stubborn
-from tests.support.vessel import Door, running_vessel
+from tests.support.vessel import Door, Stage, patterns, running_vessel
+from tests.support.vessels import living, watching
 from tests.support.waiting import eventually
 
 pytest_plugins = ["tests.support.vessel_fixtures"]
@@ -229,6 +231,46 @@ async def test_what_another_surface_elected_is_told_like_our_own_and_ends_with_i
     held.set()
     await becomes(door, run, "cancelled")
     assert [one["status"] for one in await steps(door, run)][-2:] == ["cancelling", "cancelled"]
+
+
+@pytest.mark.contract("SET-9", "BYD-6")
+async def test_a_run_that_failed_but_is_not_contained_says_so_until_it_is(door: Door, authority: Stubborn) -> None:
+    run = await working(door)
+    async with door.stream(f"/runs/{run}/events") as sse:
+        door.stage.fail()
+
+        async def uncertain() -> Any:
+            found = await look(door, run)
+            return found if found["containment"] else None
+
+        found = await eventually(uncertain, within=15)
+        assert (found["status"], found["error"], found["cancel"]) == ("running", None, None)
+        while (message := await sse.next()).get("data", {}).get("containment") is None:
+            assert message["type"] in {"event", "resync"}
+        assert message["data"] == {"status": "running", "hop": 0, "containment": found["containment"]}
+        authority.refuses = False
+        ended = await becomes(door, run, "failed")
+        assert (await sse.rest())[-1] == {"type": "end", "status": "failed"}
+    assert (ended["containment"], ended["error"]["message"]) == (None, "RuntimeError: as the test asked")
+
+
+@pytest.mark.contract("CAN-5")
+async def test_a_stop_does_not_wait_for_an_authority_for_ever_and_the_next_start_goes_on(
+    vessel_url: str, monkeypatch: pytest.MonkeyPatch, authority: Stubborn
+) -> None:
+    monkeypatch.setattr(lifespan, "CANCEL_STOP_SECONDS", 0.05)
+    authority.refuses = False
+    authority.hold.clear()
+    async with running_vessel(vessel_url, monkeypatch) as first:
+        run = await working(first)
+        await cancel(first, run)
+        await eventually(lambda: authority.asked)
+        # That no task is left of it is proved when the Vessel is left.
+    authority.hold.set()
+    async with living(vessel_url, patterns=patterns(Stage()), monkeypatch=monkeypatch), watching(vessel_url) as eyes:
+        assert (await eyes.run(run))[0] == "cancelled"
+        told = "select data->>'status' from runs_step where run_id = %s and kind in ('status', 'done') order by seq"
+        assert [status for (status,) in await eyes.rows(told, run)] == ["queued", "running", "cancelling", "cancelled"]
 
 
 async def test_quarantined_runs_can_be_asked_for(door: Door) -> None:
