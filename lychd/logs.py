@@ -22,12 +22,15 @@ def configure(fmt: str, level: str) -> None:
         if fmt == "json"
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28)]
     )
+    # The same list when configured again: loggers that were used before keep the one they have seen first.
+    processors = structlog.get_config()["processors"] if structlog.is_configured() else []
+    processors[:] = [
+        structlog.stdlib.filter_by_level,
+        *shared,
+        structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+    ]
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
+        processors=processors,
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
