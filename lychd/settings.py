@@ -72,6 +72,9 @@ MIDDLEWARE = [
 ROOT_URLCONF = "lychd.web.urls"
 ASGI_APPLICATION = "lychd.asgi.application"
 AUTH_USER_MODEL = "sigils.User"
+LOGIN_URL = "dashboard:login"
+LOGIN_REDIRECT_URL = "dashboard:home"
+LOGOUT_REDIRECT_URL = "dashboard:login"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 TEMPLATES: list[dict[str, Any]] = [

@@ -135,6 +135,14 @@ async def test_the_start_page_names_every_place_and_needs_no_script() -> None:
         assert response.status_code == 200
         assert "<script" not in response.text
         assert "unsafe" not in response.headers["content-security-policy"]
-        for place in ("/admin/", "/api/v1/docs", "/healthz", "/readyz", "/metrics", "/static/lychd/lychd.css"):
+        for place in (
+            "/admin/",
+            "/api/v1/docs",
+            "/healthz",
+            "/readyz",
+            "/metrics",
+            "/static/lychd/dashboard/dashboard.css",
+            "/login/",
+        ):
             assert f'"{place}"' in response.text
             assert (await client.get(place, follow_redirects=True)).status_code == 200
