@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 
+from runs import reads as rows
 from runs import seams
-from runs.driver.steps import Entry, Hop
 from runs.errors import Degraded
 from runs.ledger.claim import Claimed
 from runs.reads import Reads
@@ -366,7 +365,9 @@ async def test_a_return_has_the_authority_that_was_recorded_cut_by_what_is_left_
 
 
 @pytest.mark.contract("CLM-15")
-async def test_a_database_that_cannot_be_asked_for_a_moment_fails_no_run(build: Build) -> None:
+async def test_a_database_that_cannot_be_asked_for_a_moment_fails_no_run(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A restart of PostgreSQL between the claim and the first node, and again before the journal is read."""
     asked: list[str] = []
 
@@ -384,16 +385,16 @@ async def test_a_database_that_cannot_be_asked_for_a_moment_fails_no_run(build: 
 
     entries = Entries()
     parts = await build(pair(entries, entries), revalidate=revalidate)
-    driver = parts.ghoul.driver
+    read = rows.journal
 
-    async def journal_of(hop: Hop, visit: int) -> dict[tuple[str, int], Entry]:
+    async def journal(reads: Reads, run_id: uuid.UUID, visit: int) -> list[rows.JournalRow]:
         once("journal")
-        return await driver.journal_of(hop, visit)
+        return await read(reads, run_id, visit)
 
-    ghoul = replace(parts.ghoul, driver=replace(driver, journal_of=journal_of))
+    monkeypatch.setattr(rows, "journal", journal)
     run_id = await parts.submit("pair")
     await parts.park_and_return(run_id, checkpoint(run_id, "second"))
-    assert await ghoul.perform_run(run_id, 1) == {"outcome": "done"}
+    assert await parts.perform(run_id, 1) == {"outcome": "done"}
     assert asked == ["authority", "authority", "journal", "journal"]
     assert entries.nodes == ["second"]
 

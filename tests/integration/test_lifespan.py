@@ -319,6 +319,8 @@ async def test_readiness_names_every_condition(
             "relay limits",
             "relay wakeups",
             "relay waits consent",
+            "relay custody",
+            "relay cancel",
             "recovery",
         }
         assert [name for name, check in checks.items() if not check.ok] == []

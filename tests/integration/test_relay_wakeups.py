@@ -40,7 +40,7 @@ async def desk(vessel_url: str, watcher: Watcher) -> AsyncIterator[Desk]:
 @pytest.fixture
 async def supervisor(desk: Desk) -> AsyncIterator[Supervisor]:
     """Listens; the delivery relay does not run, so that what is published was heard."""
-    wakeups = Wakeups(desk.conninfo, partial(glue.publish_current, desk.reads, desk.engine), interval=0.1)
+    wakeups = Wakeups(desk.conninfo, partial(glue.attend, desk.reads, desk.engine, desk.canceller), interval=0.1)
     supervisor = Supervisor([wakeups])
     supervisor.start()
     await eventually(lambda: supervisor.status["wakeups"].passes)
@@ -110,7 +110,7 @@ async def test_a_killed_connection_is_replaced(desk: Desk, supervisor: Superviso
 
 
 async def test_a_stopped_listener_leaves_no_connection(desk: Desk) -> None:
-    wakeups = Wakeups(desk.conninfo, partial(glue.publish_current, desk.reads, desk.engine), interval=60.0)
+    wakeups = Wakeups(desk.conninfo, partial(glue.attend, desk.reads, desk.engine, desk.canceller), interval=60.0)
     supervisor = Supervisor([wakeups])
     supervisor.start()
 

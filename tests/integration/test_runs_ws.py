@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -17,11 +17,25 @@ from runs.errors import Degraded
 from runs.paging import Cursor
 from runs.stream import feed as feed_module
 from runs.stream import run as stream_module
+from runs.stream.table import RUNS
 from tests.support.logged import tracebacks
 from tests.support.vessel import Backpressure, Door, all_heard, closed, heard, running_vessel
 from tests.support.waiting import eventually
 
 pytest_plugins = ["tests.support.vessel_fixtures"]
+
+
+@contextmanager
+def runs_table(**changes: Any) -> Generator[None]:
+    """The feed of all Runs with other ways to read, until the block ends; it is frozen for everybody else."""
+    before = {name: getattr(RUNS, name) for name in changes}
+    for name, value in changes.items():
+        object.__setattr__(RUNS, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            object.__setattr__(RUNS, name, value)
 
 
 @pytest.fixture
@@ -371,8 +385,12 @@ async def test_a_cursor_may_name_any_time(door: Door, year: str) -> None:
 
 
 async def test_too_much_missed_is_a_resync(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "PAGE", 3)
     monkeypatch.setattr(feed_module, "NEWEST", 2)
+    with runs_table(page=3):
+        await _missed_too_much(door)
+
+
+async def _missed_too_much(door: Door) -> None:
     made = [await door.life.submit("quick") for _ in range(4)]
     for run in made:
         await over(door, run)
@@ -420,16 +438,16 @@ async def test_readers_of_a_tenant_share_one_look_and_the_last_one_ends_it(door:
         await heard(one)
         async with connected(door, "/ws/runs/") as two:
             await heard(two)
-            assert feeds() == ["feed default"]
-        assert feeds() == ["feed default"]
+            assert feeds() == ["feed of runs default"]
+        assert feeds() == ["feed of runs default"]
         run = await door.life.submit("quick")
         await runs_told(one, (run, "done"))
     assert feeds() == []
     assert door.vessel.bus.stats().subscribers == 0
 
 
-async def test_the_feed_outlives_a_database_that_was_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    look, failures = feed_module.changes_after, 3
+async def test_the_feed_outlives_a_database_that_was_away(door: Door) -> None:
+    look, failures = RUNS.changes_after, 3
 
     async def flaky(*args: Any) -> Any:
         nonlocal failures
@@ -440,9 +458,9 @@ async def test_the_feed_outlives_a_database_that_was_away(door: Door, monkeypatc
 
     async with connected(door, "/ws/runs/") as socket:
         await heard(socket)
-        monkeypatch.setattr(feed_module, "changes_after", flaky)
-        run = await door.life.submit("quick")
-        await runs_told(socket, (run, "done"))
+        with runs_table(changes_after=flaky):
+            run = await door.life.submit("quick")
+            await runs_told(socket, (run, "done"))
     assert failures == 0
 
 

@@ -11,8 +11,11 @@ from typing import Any
 from lychd import wiring
 from lychd.postgres import urls
 from runs import ids
+from runs.aftermath import Aftermath
 from runs.broker.probe import Probe
 from runs.broker.publish import Publisher
+from runs.cancellation import Canceller
+from runs.containment import Containment
 from runs.engine import Engine
 from runs.events.bus import RunEventBus
 from runs.gate import Gate
@@ -24,6 +27,7 @@ from runs.limits import Limits
 from runs.patterns import PatternRegistry
 from runs.reads import Reads
 from runs.relays.delivery import DeliveryRelay
+from runs.waits import WaitKinds
 from tests.support.demo import PATTERNS, quick
 from tests.support.vessels import Watcher, a_config
 
@@ -71,6 +75,7 @@ class Desk:
     engine: Engine
     relay: DeliveryRelay
     watcher: Watcher
+    canceller: Canceller
     admitted: list[uuid.UUID] = field(default_factory=list[uuid.UUID])
 
     async def admit(self, **fields: Any) -> uuid.UUID:
@@ -130,7 +135,11 @@ async def a_desk(url: str, watcher: Watcher, **relay: Any) -> AsyncIterator[Desk
     try:
         await ledger.script(ScriptFactory(boots.take, boot))
         relay_ = DeliveryRelay(engine, ledger, reads, probe, **{"settle_seconds": 0.0, **relay})
-        yield Desk(conninfo, boot.id, ledger, reads, publisher, probe, engine, relay_, watcher)
+        aftermath = Aftermath(ledger, reads, engine.bus, lambda _: None)
+        containment = Containment(ledger, WaitKinds())
+        canceller = Canceller(ledger, reads, probe, containment, aftermath, boot.id, lambda _: False)
+        yield Desk(conninfo, boot.id, ledger, reads, publisher, probe, engine, relay_, watcher, canceller)
+        await canceller.join()
     finally:
         await publisher.close()
         await reads.close()

@@ -55,7 +55,6 @@ TASKS = {
     "runs/broker/queue.py": "SAQ's helpers of a lane; the queue's disconnect joins them",
     "runs/broker/worker.py": "upkeep of a worker; SAQ's own stop cancels and joins it",
     "runs/cancellation.py": "one cancellation a Run, nobody's child; the Vessel's stop joins them",
-    "runs/driver/threads.py": "waits for a thread that outlives its cancellation; joined on the spot",
     "runs/events/evidence.py": "the writer of Steps; its stop drains and joins it",
     "runs/events/repair.py": "one repair a Run; its stop joins them",
     "runs/consumers.py": "sending and the watch for a client that leaves; both joined before the socket closes",
