@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 # Seconds for the worker's acknowledgement (CAN-16).
 ABORT_SECONDS = 10.0
+# Seconds between two looks whether a worker still carries the Run.
+LIVE_LOOK = 0.05
 
 
 @dataclass(slots=True)
@@ -44,6 +46,9 @@ class Canceller:
 
     Args:
         live: whether a task of this process still carries the Run; then nothing is contained yet.
+
+    Attributes:
+        untold: Runs whose end got no answer: it may stand in the ledger, and nobody was told.
     """
 
     ledger: Ledger
@@ -53,6 +58,7 @@ class Canceller:
     aftermath: Aftermath
     boot_id: uuid.UUID
     live: Callable[[uuid.UUID], bool]
+    untold: set[uuid.UUID] = field(default_factory=set[uuid.UUID])
     _working: dict[uuid.UUID, asyncio.Task[RunStatus]] = field(
         default_factory=dict[uuid.UUID, "asyncio.Task[RunStatus]"]
     )
@@ -193,18 +199,26 @@ class Canceller:
                 self._told(elected, containment=reason)
             raise ContainmentUncertain(reason, run=str(run_id))
         if again:
+            if run_id in self.untold:
+                await self.aftermath.tell(self._ended(elected))
+                self.untold.discard(run_id)
             await self.aftermath.repair_quietly(run_id)
             await self.aftermath.discard(run_id, elected.seq)
             return RunStatus.CANCELLED
         await seam("cancel.contained")
+        self.untold.add(run_id)
         outcome = await self.ledger.run(FINISH_CANCEL, FinishCancel(run_id, elected.seq, self.boot_id))
+        self.untold.discard(run_id)
         if isinstance(outcome, Lost):
             return await self._stands(run_id)
         await seam("cancel.committed")
         log.info("run.cancelled", run=str(run_id), hop=elected.seq)
-        await self.aftermath.tell(Ended(run_id, elected.tenant, elected.pattern_key, elected.seq, "cancelled"))
+        await self.aftermath.tell(self._ended(elected))
         await self.aftermath.discard(run_id, elected.seq)
         return RunStatus.CANCELLED
+
+    def _ended(self, elected: Elected) -> Ended:
+        return Ended(elected.run_id, elected.tenant, elected.pattern_key, elected.seq, RunStatus.CANCELLED)
 
     async def _abort(self, elected: Elected, *, orphan: bool) -> None:
         require_queue(elected.queue, QUEUES)
@@ -216,8 +230,12 @@ class Canceller:
                 raise ContainmentUncertain(f"The broker's row {key} did not end.")
             return
         await self.probe.abort(key, "cancelled", ABORT_SECONDS)
-        if self.live(elected.run_id):
-            raise ContainmentUncertain("The broker has no job of it, and yet a worker carries it.")
+        # The worker of the hop before may be on its last steps, after a park or a yield.
+        deadline = asyncio.get_running_loop().time() + ABORT_SECONDS
+        while self.live(elected.run_id):
+            if asyncio.get_running_loop().time() > deadline:
+                raise ContainmentUncertain("The broker has no job of it, and yet a worker carries it.")
+            await asyncio.sleep(LIVE_LOOK)
 
     async def _stands(self, run_id: uuid.UUID) -> RunStatus:
         """Somebody else moved the Run meanwhile: say how it stands."""

@@ -17,21 +17,15 @@ class Custody:
     """
 
     outcomes: dict[uuid.UUID, Settlement] = field(default_factory=dict[uuid.UUID, Settlement])
-    _asked: set[uuid.UUID] = field(default_factory=set[uuid.UUID])
-    _won: dict[uuid.UUID, uuid.UUID] = field(default_factory=dict[uuid.UUID, uuid.UUID])
+    _asked: dict[uuid.UUID, uuid.UUID] = field(default_factory=dict[uuid.UUID, uuid.UUID])
 
-    def ask(self, claim_id: uuid.UUID) -> None:
-        """A task is about to claim with this id."""
-        self._asked.add(claim_id)
-
-    def win(self, claim_id: uuid.UUID, run_id: uuid.UUID) -> None:
-        """The claim was won: the task carries the Run."""
-        self._won[claim_id] = run_id
+    def ask(self, claim_id: uuid.UUID, run_id: uuid.UUID) -> None:
+        """A task is about to claim a hop of this Run with this id."""
+        self._asked[claim_id] = run_id
 
     def leave(self, claim_id: uuid.UUID) -> None:
         """The task has ended, however it did."""
-        self._asked.discard(claim_id)
-        self._won.pop(claim_id, None)
+        self._asked.pop(claim_id, None)
 
     def keep(self, settlement: Settlement) -> None:
         """An outcome that could not be written; the custody relay tries again with exactly this."""
@@ -46,8 +40,8 @@ class Custody:
         return claim_id in self._asked
 
     def live(self, run_id: uuid.UUID) -> bool:
-        """Whether a task carries this Run."""
-        return run_id in self._won.values()
+        """Whether a task carries this Run, or asks for it: the claim may be committed and its answer on the way."""
+        return run_id in self._asked.values()
 
 
 @dataclass(slots=True)

@@ -96,7 +96,7 @@ class Ghoul:
         """
         await self.gate.wait()
         claim = Claim(run_id, seq, uuid.uuid4(), self.boot_id)
-        self.custody.ask(claim.claim_id)
+        self.custody.ask(claim.claim_id, run_id)
         try:
             return await self._perform(claim)
         finally:
@@ -112,7 +112,6 @@ class Ghoul:
                 raise asyncio.CancelledError
             return {"outcome": "skipped", "reason": outcome.reason.value}
         claimed = outcome.value
-        self.custody.win(claim.claim_id, run_id)
         self.bus.open(run_id, tenant=claimed.tenant, next_seq=claimed.next_step)
         self._moved(claimed, "running")
         if cancelled:
@@ -202,7 +201,7 @@ class Ghoul:
             settlement = _failure(claimed, _storable(end))
             lost = await self._contain(settlement)
             if lost is not None:
-                return self._not_mine(claimed, lost)
+                return self._settlement_lost(claimed, lost)
         outcome, settlement = await self._settle(settlement)
         if isinstance(outcome, Lost):
             return self._settlement_lost(claimed, outcome)

@@ -129,11 +129,17 @@ class Guard:
                 async for _ in connection.notifies():
                     continue
                 reason = "the server ended the connection"
-            except psycopg.OperationalError as error:
-                reason = str(error).splitlines()[0]
+            except psycopg.Error as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
             log.warning("guard.lost", reason=reason)
             events.lost()
-            verdict = await self._retake()
+            try:
+                verdict = await self._retake()
+            except Exception as error:
+                # Whatever it is, a Vessel whose guard nobody watches must not go on.
+                log.exception("guard.not_retaken")
+                verdict = f"{type(error).__name__}: {error}"
+            await connection.close()
             if verdict is not None:
                 events.gone(verdict)
                 return

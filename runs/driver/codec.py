@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,10 +68,20 @@ def resumable(snapshots: Any) -> Resumable | Ended | None:
     return None
 
 
+def _names_an_owner(wait: Any) -> bool:
+    match wait:
+        case {"kind": str(), "owner": str(owner)}:
+            with contextlib.suppress(ValueError):
+                return bool(uuid.UUID(owner))
+        case _:
+            pass
+    return False
+
+
 def _boundary(snapshot: dict[str, Any]) -> Resumable | None:
     match snapshot:
         case {"node": str(node), "visit": int(visit), "state": state} if visit >= 0:
             wait = snapshot.get("wait")
-            return Resumable(node, visit, state, wait) if wait is None or isinstance(wait, dict) else None
+            return Resumable(node, visit, state, wait) if wait is None or _names_an_owner(wait) else None
         case _:
             return None

@@ -19,9 +19,10 @@ from runs.cancellation import Canceller
 from runs.custody import Custody
 from runs.engine import Engine
 from runs.errors import LychdError, first_line
+from runs.ledger.settle import Settlement
 from runs.reads import Reads
 from runs.recovery import rows
-from runs.recovery.dead import DeadHops, require_hop
+from runs.recovery.dead import MOVED, DeadHops, require_hop
 
 log = structlog.get_logger(__name__)
 
@@ -78,10 +79,27 @@ class CustodyRelay:
         page = await rows.claimed_by(self.reads, self.boot_id, seconds=self.settle_seconds, limit=PAGE_OF_CLAIMED)
         lost = [run for run in page if run.hop is not None and not self.custody.carried(run.hop.claim_id)]
         self.patience.keep_only({run.run_id for run in lost})
-        for run in lost[:PAGE]:
-            if self.patience.is_due(run.run_id):
-                await self._end(run)
+        due = [run for run in lost if self.patience.is_due(run.run_id)][:PAGE]
+        # Together, so that one whose authorities hang delays nobody else.
+        await asyncio.gather(*(self._end(run) for run in due))
+        claimed = {run.hop.claim_id for run in page if run.hop is not None}
+        for settlement in [kept for kept in self.custody.outcomes.values() if kept.claim_id not in claimed][:PAGE]:
+            await self._followed(settlement)
         return False
+
+    async def _followed(self, settlement: Settlement) -> None:
+        """An end in custody whose hop is not open any more: it was written after all, and nobody told it (SET-12)."""
+        run_id = settlement.run_id
+        try:
+            if self.custody.carried(settlement.claim_id) or await self.dead.ways.hop(run_id, settlement.claim_id):
+                return
+            if await self.dead.told(settlement):
+                log.info("custody.told", run=str(run_id), hop=settlement.seq, status=settlement.status)
+        except (LychdError, psycopg.Error, OSError, TimeoutError) as error:
+            self.errors += 1
+            log.warning("custody.not_told", run=str(run_id), hop=settlement.seq, error=first_line(error))
+            return
+        self.custody.forget(settlement.claim_id)
 
     async def _end(self, run: rows.OnWorker) -> None:
         try:
@@ -93,10 +111,11 @@ class CustodyRelay:
                     became = await self.dead.settle(run.hop, outcome)
                 else:
                     became = await self.dead.become(run.hop)
-            self.custody.forget(run.hop.claim_id)
+            if became != MOVED:
+                self.custody.forget(run.hop.claim_id)
             self.ended += 1
             log.info("custody.ended", run=str(run.run_id), hop=run.seq, became=became)
-        except (LychdError, psycopg.Error, OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this Run's, and it is tried again
             self.errors += 1
             self.patience.failed(run.run_id)
             log.warning("custody.not_ended", run=str(run.run_id), hop=run.seq, error=first_line(error))
@@ -124,14 +143,29 @@ class CancelRelay:
         """One page of CANCELLING Runs that nobody works on. Never has more to do at once."""
         if not self.engine.publish_gate.is_open:
             return False
-        page = await rows.cancelling(
-            self.reads, after=rows.FIRST, limit=PAGE_OF_CLAIMED, seconds=self.settle_seconds, quarantined=True
-        )
-        open_runs = {run.run_id for run in page} - self.canceller.working
-        self.patience.keep_only(open_runs)
-        due = [run for run in page if run.run_id in open_runs and self.patience.is_due(run.run_id)][:PAGE]
+        found = {run.run_id: run for run in await self._page()}
+        # One that was ended, and whose end nobody was told, is not among those that are still cancelling.
+        found |= {run_id: rows.Cancelling(run_id, "recovery") for run_id in self.canceller.untold}
+        waiting = [run for run_id, run in found.items() if run_id not in self.canceller.working]
+        self.patience.keep_only({run.run_id for run in waiting})
+        due = [run for run in waiting if self.patience.is_due(run.run_id)][:PAGE]
         await asyncio.gather(*(self._end(run) for run in due))
         return False
+
+    async def _page(self) -> list[rows.Cancelling]:
+        """All of them: however many are stuck, the newest has its turn."""
+        found: list[rows.Cancelling] = []
+        while True:
+            page = await rows.cancelling(
+                self.reads,
+                after=found[-1].run_id if found else rows.FIRST,
+                limit=PAGE_OF_CLAIMED,
+                seconds=self.settle_seconds,
+                quarantined=True,
+            )
+            found.extend(page)
+            if len(page) < PAGE_OF_CLAIMED:
+                return found
 
     async def _end(self, run: rows.Cancelling) -> None:
         try:

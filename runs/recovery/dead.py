@@ -8,9 +8,11 @@ from typing import Any
 
 import structlog
 
+from runs import reads
 from runs.aftermath import Aftermath, Ended
 from runs.containment import Containment
 from runs.errors import Degraded
+from runs.events.event import Kind
 from runs.ledger.contain import Guard
 from runs.ledger.give_back import GIVE_BACK, GiveBack
 from runs.ledger.ledger import Ledger, ScriptFactory
@@ -18,10 +20,12 @@ from runs.ledger.outcomes import Lost
 from runs.ledger.park import Park, park
 from runs.ledger.settle import SETTLE, Settlement
 from runs.returning import DeadHop, ToPark, ToReturn, ToSettle, Ways
+from runs.states import RunStatus
 
 log = structlog.get_logger(__name__)
 
 GHOUL_LOST = "ghoul_lost"
+MOVED = "moved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,17 @@ class DeadHops:
             request = Park(
                 hop.run_id, hop.seq, hop.claim_id, way.kind.status, way.kind.name, way.owner_id, way.kind.park_proof
             )
-            parked = await self.ledger.script(ScriptFactory(park, request))
-            return self._said(hop, "moved" if isinstance(parked, Lost) else "parked")
+            if isinstance(await self.ledger.script(ScriptFactory(park, request)), Lost):
+                return self._said(hop, MOVED)
+            self._moved(hop, way.kind.status, {"hop": hop.seq, "kind": way.kind.name, "owner": str(way.owner_id)})
+            return self._said(hop, "parked")
         if isinstance(way, ToReturn):
             back = GiveBack(hop.run_id, hop.seq, hop.claim_id, way.resume, "its worker is gone", boot_id=self.boot_id)
             outcome = await self.ledger.run(GIVE_BACK, back)
-            return self._said(hop, "moved" if isinstance(outcome, Lost) else "returned")
+            if isinstance(outcome, Lost):
+                return self._said(hop, MOVED)
+            self._moved(hop, RunStatus.QUEUED, {"hop": outcome.value, "reason": back.reason})
+            return self._said(hop, "returned")
         if isinstance(way, ToSettle):
             return await self.settle(
                 hop, Settlement(hop.run_id, hop.seq, hop.claim_id, "done", output_json=way.output_json)
@@ -82,11 +91,29 @@ class DeadHops:
         if settlement.status == "failed":
             guard = Guard(hop.run_id, hop.seq, hop.claim_id)
             if await self.containment.before_failure(guard, "recovery") is not None:
-                return self._said(hop, "moved")
+                return self._said(hop, MOVED)
         outcome = await self.ledger.run(SETTLE, settlement)
         if isinstance(outcome, Lost):
-            return self._said(hop, "moved")
+            return self._said(hop, MOVED)
         self.aftermath.bus.renew(hop.run_id, tenant=hop.tenant, next_seq=hop.next_step)
+        await self._tell(settlement, hop.tenant, hop.pattern_key)
+        return self._said(hop, settlement.status)
+
+    async def told(self, settlement: Settlement) -> bool:
+        """Tell an end that was committed without an answer, if that is how the Run stands.
+
+        Raises:
+            Degraded, EvidenceFailed, EvidenceMismatch: it could not be asked or told.
+        """
+        run = await reads.run(self.ways.reads, settlement.run_id)
+        if run is None or run.status != settlement.status or run.hop != settlement.seq:
+            return False
+        await self._tell(settlement, run.tenant, run.pattern_key)
+        # Without a channel there was nobody to tell, and the Step is written all the same.
+        await self.aftermath.repair(settlement.run_id)
+        return True
+
+    async def _tell(self, settlement: Settlement, tenant: str, pattern_key: str) -> None:
         data: dict[str, Any] = {}
         if settlement.error_code is not None:
             data["error"] = {
@@ -94,9 +121,15 @@ class DeadHops:
                 "message": settlement.error_message,
                 "node": settlement.error_node,
             }
-        await self.aftermath.discard(hop.run_id, hop.seq)
-        await self.aftermath.tell(Ended(hop.run_id, hop.tenant, hop.pattern_key, hop.seq, settlement.status, data))
-        return self._said(hop, settlement.status)
+        await self.aftermath.discard(settlement.run_id, settlement.seq)
+        await self.aftermath.tell(
+            Ended(settlement.run_id, tenant, pattern_key, settlement.seq, settlement.status, data)
+        )
+
+    def _moved(self, hop: DeadHop, status: RunStatus, data: dict[str, Any]) -> None:
+        """Whoever follows the Run in this boot sees where it stands now."""
+        self.aftermath.bus.emit(hop.run_id, Kind.STATUS, data={"status": status.value, **data})
+        self.aftermath.announce(hop.run_id, hop.tenant, hop.pattern_key, status)
 
     def _said(self, hop: DeadHop, became: str) -> str:
         log.info("recovery.dead_hop", run=str(hop.run_id), hop=hop.seq, became=became)

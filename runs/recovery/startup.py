@@ -130,7 +130,7 @@ class Startup:
                     await self._fence(run, jobs.get(ids.job_key(run.run_id, run.seq)))
                     assert run.hop is not None
                     report.counts[f"dead_{await self.dead.become(run.hop)}"] += 1
-                except (LychdError, psycopg.Error, OSError, TimeoutError) as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is this Run's, and the report names it
                     report.degrade(run.run_id, error)
             after = page[-1].run_id
             await report.progress("dead hops", sum(report.counts.values()))

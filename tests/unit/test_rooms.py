@@ -72,6 +72,7 @@ LONG = {
     "runs/events/bus.py": "one data structure under one discipline of locking",
     "runs/events/evidence.py": "one writer: its batches, latches and retries lean on each other",
     "runs/patterns/pattern.py": "the whole of what an author touches",
+    "runs/ghoul.py": "every way out of a claimed hop, side by side",
     "runs/payloads.py": "one rule, what a JSON value may hold, with its fast and its careful road",
     "runs/reads.py": "all SQL that reads, to be reviewed in one place",
 }
