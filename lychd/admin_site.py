@@ -26,6 +26,7 @@ class LychdAdminSite(AdminSite):
 
 def _standing(request: HttpRequest) -> dict[str, Any]:
     # The site is made while apps are still loading; models exist only by the time somebody asks for a page.
+    from consents.admin.values import bare
     from consents.models import Consent, ConsentStatus
     from runs.admin import tenancy
     from runs.admin.filters import quarantined, uncontained
@@ -56,6 +57,8 @@ def _standing(request: HttpRequest) -> dict[str, Any]:
             waiting += newest[: MOST_NAMED + 1 - len(waiting)]
             if len(waiting) > MOST_NAMED:
                 break
+        for consent in waiting:
+            consent.title = bare(consent.title)
         found["questions"] = waiting
     return found
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from typing import Any, cast
 
@@ -165,6 +166,14 @@ class ConsentAdmin(ReadOnlyAdmin):
             return None
         return super().response_action(request, queryset, **kwargs)
 
+    @admin.display(description=getattr(admin.ModelAdmin.action_checkbox, "short_description", ""))  # pyright: ignore[reportAttributeAccessIssue]
+    def action_checkbox(self, obj: Consent) -> str:
+        """Django's, whose label names the Consent."""
+        named = copy.copy(obj)
+        named.title = values.bare(obj.title)
+        checkbox: str = super().action_checkbox(named)  # pyright: ignore[reportAttributeAccessIssue]
+        return checkbox
+
     @admin.display(description="question")
     def asked(self, row: Consent) -> SafeString:
         """What is asked."""
@@ -213,7 +222,7 @@ class ConsentAdmin(ReadOnlyAdmin):
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "media": self.media,
-            "title": consent.title,
+            "title": values.bare(consent.title),
             "review": about,
             "state": look.status(standing(consent)),
             "risk": look.risk(consent.risk),

@@ -50,6 +50,11 @@ def plain(text: str) -> SafeString:
     return mark_safe("".join(parts))  # noqa: S308 each part is escaped
 
 
+def bare(text: str) -> str:
+    """The same for places that take text alone, as a page's title."""
+    return "".join(char if _seen(char) else f"[U+{ord(char):04X}]" for char in text)
+
+
 def _seen(char: str) -> bool:
     return char in _NEEDED or unicodedata.category(char) not in _UNSEEN
 
@@ -97,27 +102,32 @@ def _text(value: str) -> SafeString:
             plain(value[:80].replace("\n", " ")),
             block(value),
         )
-    return block(value) if "\n" in value else format_html("<bdi>{}</bdi>", plain(value))
+    if "\n" in value:
+        return block(value)
+    # Paths break at their slashes first.
+    return format_html("<bdi>{}</bdi>", mark_safe("/<wbr>".join(map(plain, value.split("/")))))  # noqa: S308 escaped
 
 
 def _table(value: dict[str, Any], depth: int) -> SafeString:
     before, after = value.get("before"), value.get("after")
     if set(value) == {"before", "after"} and isinstance(before, str) and isinstance(after, str):
         return _change(before, after)
-    rows = format_html_join(
-        "",
-        '<tr class="{}"><th scope="row"><bdi>{}</bdi></th><td>{}{}</td></tr>',
-        (
-            (
-                "consent-deep" if isinstance(item, (dict, list)) and item else "",
-                plain(key),
-                _value(item, depth + 1),
-                _as_size(key, item),
-            )
-            for key, item in value.items()
-        ),
-    )
-    return format_html('<table class="consent-facts"><tbody>{}</tbody></table>', rows)
+    rows = format_html_join("", "{}", ((_row(key, item, depth),) for key, item in value.items()))
+    columns = '<colgroup><col class="consent-key"><col></colgroup>'
+    return format_html(f'<table class="consent-facts">{columns}<tbody>{{}}</tbody></table>', rows)
+
+
+def _row(key: str, item: Any, depth: int) -> SafeString:
+    """A value beside its key; one that is a table itself below it, with all the room there is."""
+    name, value = plain(key), _value(item, depth + 1)
+    if isinstance(item, (dict, list)) and item:
+        return format_html(
+            '<tr class="consent-deep"><th scope="colgroup" colspan="2"><bdi>{}</bdi></th></tr>'
+            '<tr><td colspan="2">{}</td></tr>',
+            name,
+            value,
+        )
+    return format_html('<tr><th scope="row"><bdi>{}</bdi></th><td>{}{}</td></tr>', name, value, _as_size(key, item))
 
 
 def _as_size(key: str, value: Any) -> SafeString:
@@ -174,7 +184,7 @@ def _items(items: Iterable[Any], depth: int) -> SafeString:
 
 def _columns(items: list[Any]) -> list[str] | None:
     """The keys of a list of objects that all have the same few keys and simple values; None for any other list."""
-    if len(items) < 2 or not all(isinstance(item, dict) for item in items):
+    if not all(isinstance(item, dict) for item in items):
         return None
     columns = list(items[0])
     if not 1 <= len(columns) <= WIDEST_TABLE:
@@ -191,7 +201,8 @@ def _change(before: str, after: str) -> SafeString:
     old, new = before.splitlines() or [""], after.splitlines() or [""]
     if len(old) + len(new) > MOST_COMPARED:
         return format_html(
-            '<table class="consent-facts"><tbody><tr><th scope="row">before</th><td>{}</td></tr>'
+            '<table class="consent-facts"><colgroup><col class="consent-key"><col></colgroup><tbody>'
+            '<tr><th scope="row">before</th><td>{}</td></tr>'
             '<tr><th scope="row">after</th><td>{}</td></tr></tbody></table>',
             _text(before),
             _text(after),

@@ -391,18 +391,21 @@ def test_nothing_of_a_payload_is_rendered_and_the_policy_is_strict() -> None:
 
 def test_characters_that_mislead_are_named() -> None:
     consent = a_consent(title="pay \u202e001$", body="a\u200bb", facts={"to\u2066": "x\u00ady \U000e0041"})
-    text = text_of(root(), page_of(consent))
-    shown = text.split('<header class="consent-head">')[1]
+    client = root()
+    shown = text_of(client, page_of(consent))
     for name in ("U+202E", "U+200B", "U+2066", "U+00AD", "U+E0041"):
         assert name in shown
+    others = text_of(client, page_of(a_consent(run=run_of(consent).pk, visit=1)))
+    front, inbox = text_of(client, "/admin/"), text_of(client, LIST)
     for char in "\u202e\u200b\u2066\u00ad\U000e0041":
-        assert char not in shown
+        for text in (shown, others, front, inbox):
+            assert char not in text
 
 
 def test_large_facts_are_whole_and_do_not_swell() -> None:
     many = a_consent(facts={"files": [{"path": f"p{n}", "size": n} for n in range(400)]})
     text = text_of(root(), page_of(many))
-    assert "and 350 more" in text
+    assert "and 380 more" in text
     assert "p399" in text
     deep = a_consent(facts_text='{"a": ' + "[" * 150 + ",".join(["7"] * 100_000) + "]" * 150 + "}")
     assert len(text_of(logged_in(a_user("second", *APPROVER)), page_of(deep))) < 3_000_000

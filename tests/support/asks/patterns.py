@@ -78,10 +78,10 @@ async def ask(ctx: Context[Wish, Tidied]) -> AwaitConsent[Literal["answered"]]:
             "Nothing is deleted: the copies are moved into quarantine and can be moved back."
         ),
         facts={
-            "folder": "photos/2026",
             "copies": wish.files,
             "bytes": sum(move.size for move in moves.moves),
             "last copy": "never moved",
+            "folders": ["photos/2026", "photos/2025"],
         },
         risk=wish.risk,
         effect=moves,
