@@ -25,6 +25,7 @@ from runs.patterns import PatternRegistry, discover
 STEPS, SIBLINGS, EXCERPT = 100, 20, 240
 SURFACES = {
     "admin": "in the admin",
+    "dashboard": "on the dashboard",
     "rest": "over REST",
     "cli": "from the command line",
     "policy": "by a standing policy",
@@ -115,7 +116,10 @@ def review(request: HttpRequest, consent: Any) -> Review:
         run = Run.objects.filter(pk=run_id).defer("input", "output", "intent", "manifest", "scopes").first()
     steps = _steps(run_id, payloads=user.has_perm("runs.view_payload")) if user.has_perm("runs.view_step") else None
     votes = list(ConsentVote.objects.filter(consent=consent.pk).order_by("at", "id"))
-    siblings = Consent.objects.filter(run=run_id).exclude(pk=consent.pk).only("id", "title", "status", "visit")
+    others = Consent.objects.filter(run=run_id).exclude(pk=consent.pk).only("id", "title", "status", "visit")
+    siblings = list(others.order_by("visit")[:SIBLINGS])
+    for other in siblings:
+        other.title = values.bare(other.title)
     facts = values.parse(consent.facts_text)
     is_open = consent.status == ConsentStatus.PENDING and not consent.due
     return Review(
@@ -138,7 +142,7 @@ def review(request: HttpRequest, consent: Any) -> Review:
         story=words.story(run) if run is not None else None,
         steps=None if steps is None else list(reversed(steps[:STEPS])),
         more_steps=steps is not None and len(steps) > STEPS,
-        siblings=list(siblings.order_by("visit")[:SIBLINGS]),
+        siblings=siblings,
     )
 
 
