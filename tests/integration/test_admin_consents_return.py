@@ -31,7 +31,8 @@ async def gated(build: Build, dsn: str) -> AsyncIterator[Parts]:
     """A Pattern that asks, and ears for words; nothing else would bring a parked Run back."""
     pattern, _ = effects()
     parts = await build(pattern, waits=(KIND,))
-    ears = Supervisor([Wakeups(dsn, partial(glue.publish_current, parts.reads, parts.engine), interval=0.1)])
+    attend = partial(glue.attend, parts.reads, parts.engine, parts.canceller)
+    ears = Supervisor([Wakeups(dsn, attend, interval=0.1)])
     ears.start()
     await eventually(lambda: ears.status["wakeups"].passes)
     yield parts
