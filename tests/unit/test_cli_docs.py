@@ -14,7 +14,7 @@ from lychd.vessel import Exit as Vessel
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
 SECTIONS = {
-    **dict.fromkeys(("submit", "follow", "runs", "show", "cancel", "patterns"), "###"),
+    **dict.fromkeys(("submit", "follow", "runs", "show", "cancel", "consents", "decide", "patterns"), "###"),
     **dict.fromkeys(("doctor", "quarantine"), "##"),
 }
 COMMON = {"--data", "--json", "--no-color", "--help", "-h"}
