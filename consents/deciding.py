@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import structlog
 
-from consents.decisions import Decided, Vote, Voter, decide
+from consents.decisions import Decided, Vote, Voter, decide, note
 from consents.models import ConsentStatus
 from consents.wait import ConsentWait
 from runs.engine import Engine
@@ -19,6 +19,8 @@ KIND = ConsentWait()
 
 async def decide_here(ledger: Ledger, engine: Engine, voter: Voter, vote: Vote) -> Decided:
     """Record a vote; when it settles the Consent, or it was settled so before, bring its Run back at once.
+
+    Every decision is in Django's admin log as well.
 
     Returns:
         How the Consent stands. That the Run could not be brought back at once changes nothing: the relay does it.
@@ -40,4 +42,9 @@ async def decide_here(ledger: Ledger, engine: Engine, voter: Voter, vote: Vote) 
             await engine.resume(KIND, outcome.run_id, vote.consent_id)
         except (LychdError, psycopg.Error, OSError) as error:
             log.warning("consent.not_resumed", run=str(outcome.run_id), error=first_line(error))
+    if outcome.changed:
+        try:
+            await ledger.script(ScriptFactory(note, voter, vote, outcome))
+        except (LychdError, psycopg.Error) as error:
+            log.warning("consent.not_in_admin_log", consent=str(vote.consent_id), error=first_line(error))
     return outcome

@@ -6,6 +6,7 @@ deciding vote the receipt. The first verdict stands. Resuming the Run is another
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -237,3 +238,37 @@ def authorise(voter: Voter, permission: str, group: str, *, self_approval: bool,
         raise Forbidden(f"This Consent needs a member of the group {group}, which {voter.name} is not.")
     if not self_approval and asked_by is not None and asked_by == voter.user_id:
         raise Forbidden("This Consent must be decided by somebody other than the person who asked for it.")
+
+
+def said(vote: Vote, decided: Decided) -> str:
+    """The decision as one line of JSON, for Django's admin log."""
+    told = {
+        "verdict": "grant" if vote.grant else "deny",
+        "status": decided.status.value,
+        "grants": decided.grants,
+        "quorum": decided.quorum,
+        "digest": vote.digest,
+        "comment": vote.comment,
+        "surface": vote.surface,
+    }
+    return json.dumps(told, ensure_ascii=False)
+
+
+NOTE = """
+insert into django_admin_log (
+    action_time, user_id, content_type_id, object_id, object_repr, action_flag, change_message)
+select now(), %(user)s::uuid, t.id, c.id::text, c.title, 2, %(said)s::text
+from consents_consent c
+join django_content_type t on t.app_label = 'consents' and t.model = 'consent'
+where c.id = %(consent)s::uuid
+returning id
+"""
+
+
+def note(voter: Voter, vote: Vote, decided: Decided) -> Script[bool]:
+    """The entry in Django's admin log for a decision that was not made on one of its pages.
+
+    A transaction of its own, after the verdict's: an entry that fails never undoes a verdict (ruling 5).
+    """
+    params = {"user": str(voter.user_id), "consent": str(vote.consent_id), "said": said(vote, decided)}
+    return bool((yield Statement(NOTE, params)))

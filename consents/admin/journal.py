@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +11,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError
 from django.http import HttpRequest
 
-from consents.decisions import Decided, Vote
+from consents.decisions import Decided, Vote, said
 from consents.models import Consent
 from runs.errors import first_line
 
@@ -30,7 +29,7 @@ def note(request: HttpRequest, decisions: Iterable[tuple[Consent, Vote, Decided]
             object_id=str(consent.pk),
             object_repr=consent.title[:200],
             action_flag=CHANGE,
-            change_message=message(vote, decided),
+            change_message=said(vote, decided),
         )
         for consent, vote, decided in decisions
     ]
@@ -38,16 +37,3 @@ def note(request: HttpRequest, decisions: Iterable[tuple[Consent, Vote, Decided]
         LogEntry.objects.bulk_create(entries)
     except DatabaseError as error:
         log.warning("consent.not_in_admin_log", count=len(entries), error=first_line(error))
-
-
-def message(vote: Vote, decided: Decided) -> str:
-    """The decision as one line of JSON."""
-    said = {
-        "verdict": "grant" if vote.grant else "deny",
-        "status": decided.status.value,
-        "grants": decided.grants,
-        "quorum": decided.quorum,
-        "digest": vote.digest,
-        "comment": vote.comment,
-    }
-    return json.dumps(said, ensure_ascii=False)

@@ -108,6 +108,25 @@ async def test_a_grant_brings_the_run_to_its_end_and_its_receipt_is_kept(door: D
         assert [step["data"]["status"] for step in steps if step["kind"] == "consent"] == ["pending", "granted"]
 
 
+@pytest.mark.contract("BYD-8")
+async def test_a_decision_over_rest_is_in_the_admins_log_once_and_a_log_that_fails_undoes_nothing(door: Door) -> None:
+    entries = "select object_id, object_repr, change_message from django_admin_log"
+    async with door.client() as client:
+        found = await asked(door, client)
+        for _ in range(2):
+            assert (await decide(client, found["id"], comment="as agreed")).status_code == 200
+        (entry,) = await door.eyes.rows(entries)
+        assert entry[:2] == (found["id"], found["title"])
+        told = json.loads(entry[2])
+        assert (told["verdict"], told["status"], told["comment"]) == ("grant", "granted", "as agreed")
+        await door.eyes.rows("alter table django_admin_log rename to away")
+        other = await asked(door, client)
+        assert (await decide(client, other["id"], "deny")).status_code == 200
+        await ended(door, other["run"])
+        await door.eyes.rows("alter table away rename to django_admin_log")
+        assert len(await door.eyes.rows(entries)) == 1
+
+
 async def test_an_answer_to_another_question_is_refused(door: Door) -> None:
     async with door.client() as client:
         found = await asked(door, client)
