@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+import uuid
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -138,6 +139,24 @@ def consume(ask: Ask) -> Script[bool]:
         if (yield Statement(CONSUME, params)):
             return True
     return False
+
+
+SWITCH = """
+update consents_standingpolicy set enabled = %(on)s::bool, updated_at = now()
+where id = %(policy)s::uuid and enabled is distinct from %(on)s::bool
+returning slug
+"""
+
+
+def switch(policy_id: uuid.UUID, *, on: bool) -> Script[bool]:
+    """An operator's switch: whether a policy may answer. Files do not touch it, and what it answered before stands.
+
+    A Run that has not acted on a yes of a policy that was switched off meanwhile reads it as no (1.5).
+
+    Returns:
+        Whether that changed anything.
+    """
+    return bool((yield Statement(SWITCH, {"policy": str(policy_id), "on": on})))
 
 
 def _order(risk: str) -> int:

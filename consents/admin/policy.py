@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from consents.admin import look
 from consents.models import StandingPolicy
+from consents.policies import switch
 from runs.admin import shown
 from runs.admin.base import ReadOnlyAdmin
 from runs.admin.keyset import Order
+from runs.ledger.runner import run_script
 
 
 @admin.register(StandingPolicy)
@@ -22,6 +26,7 @@ class StandingPolicyAdmin(ReadOnlyAdmin):
     """The rules, as the last start found them in the files."""
 
     orders = (Order(frozenset(), ("slug",)),)
+    actions = ("switch_off", "switch_on")
     few = frozenset({"id", "slug"})
     qualifiers = {"id": "id", "slug": "slug", "tenant": "tenant"}
     search_help_text = "The id of a policy, or exactly: slug: tenant:"
@@ -49,6 +54,31 @@ class StandingPolicyAdmin(ReadOnlyAdmin):
         ("How often and until when", {"fields": ("used", "until", "made", "changed")}),
         ("Proof", {"fields": ("id", "digest")}),
     )
+
+    def has_switch_permission(self, request: HttpRequest) -> bool:
+        """Whoever may change policies; all else in them is written by files alone."""
+        user: Any = request.user
+        return user.has_perm("consents.change_standingpolicy")
+
+    @admin.action(description="Switch off: they answer nothing until switched on again", permissions=["switch"])
+    def switch_off(self, request: HttpRequest, policies: QuerySet[StandingPolicy]) -> None:
+        """Keep the selected policies from answering."""
+        self._switch(request, policies, on=False)
+
+    @admin.action(description="Switch on: they may answer again", permissions=["switch"])
+    def switch_on(self, request: HttpRequest, policies: QuerySet[StandingPolicy]) -> None:
+        """Let the selected policies answer again."""
+        self._switch(request, policies, on=True)
+
+    def _switch(self, request: HttpRequest, policies: QuerySet[StandingPolicy], *, on: bool) -> None:
+        word = "on" if on else "off"
+        changed: list[str] = []
+        for policy in policies.order_by("slug"):
+            if run_script(switch(policy.pk, on=on)):
+                changed.append(policy.slug)
+                self.log_change(request, policy, f"Switched {word}.")
+        said = f"Switched {word}: {', '.join(changed)}." if changed else f"They were {word} before."
+        self.message_user(request, said, messages.SUCCESS if changed else messages.INFO)
 
     @admin.display(description="state")
     def state(self, row: StandingPolicy) -> str:
