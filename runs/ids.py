@@ -45,3 +45,12 @@ def owner_id(run_id: uuid.UUID, visit: int, kind: str) -> uuid.UUID:
 def job_key(run_id: uuid.UUID, enqueue_seq: int) -> str:
     """The broker key of one hop (ADM-13)."""
     return f"run:{run_id}:{enqueue_seq}"
+
+
+def run_of(key: str) -> uuid.UUID | None:
+    """The Run of a broker key; None when it is not one of `job_key`."""
+    parts = key.split(":")
+    try:
+        return uuid.UUID(parts[1]) if len(parts) == 3 else None
+    except ValueError:
+        return None

@@ -24,6 +24,11 @@ from runs.routing import QUEUES
 
 _ROWS: LiteralString = "SELECT key, queue, status, priority, job FROM saq_jobs WHERE key = ANY(%s::text[])"
 _STATUS: LiteralString = "SELECT status FROM saq_jobs WHERE key = %s"
+_TAKEN: LiteralString = """
+SELECT key FROM saq_jobs
+WHERE status IN ('active', 'aborting') AND queue = ANY(%s::text[]) AND key LIKE 'run:%%' AND key > %s
+ORDER BY key LIMIT %s
+"""
 
 FIRST_LOOK, LAST_LOOK = 0.01, 0.25
 
@@ -71,6 +76,21 @@ class Probe:
         except (TimeoutError, *LOST) as error:
             raise Degraded(f"The broker could not be read: {str(error).strip() or 'no answer in time'}.") from error
         return {row[0]: _view(*row) for row in rows}
+
+    async def taken(self, *, after: str, limit: int) -> list[str]:
+        """Keys of Runs' rows that a worker has taken and not ended, in their order, from behind `after`.
+
+        Raises:
+            Degraded: the broker could not be read in time.
+        """
+
+        async def read(conn: AsyncConnection[TupleRow]) -> list[TupleRow]:
+            return await (await conn.execute(_TAKEN, (list(self._queues), after, limit))).fetchall()
+
+        try:
+            return [row[0] for row in await self._ask(read)]
+        except (TimeoutError, *LOST) as error:
+            raise Degraded(f"The broker could not be read: {str(error).strip() or 'no answer in time'}.") from error
 
     async def abort(self, key: str, reason: str, wait: float) -> AbortResult:
         """End the work under `key`: queued rows at once, active ones by their worker, waited for (QUE-4, QUE-5).

@@ -131,7 +131,8 @@ class Driver:
                     self.bus.emit(hop.run_id, Kind(told["kind"]), node=node, data=told["owner"])
             else:
                 node, visit, state = pattern.manifest.start, 0, pattern.initial_state(given)
-                recorded = {}
+                # A start node that may run again begins anew after a death, and not its recorded steps.
+                recorded = await journal(self.reads, hop, visit) if hop.seq else {}
             while True:
                 info = RunInfo(
                     id=claimed.run_id,

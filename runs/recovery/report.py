@@ -54,6 +54,10 @@ class Report:
         else:
             self.more += 1
 
+    def names(self, run_id: uuid.UUID) -> bool:
+        """Whether this Run could not be judged."""
+        return run_id in self._named
+
     async def progress(self, phase: str, done: int) -> None:
         """Say now and then how far a phase is."""
         now = time.monotonic()

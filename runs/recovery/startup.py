@@ -67,6 +67,7 @@ class Startup:
             ("queued", self._queued),
             ("waits", self._waits),
             ("resumed", self._queued),
+            ("jobs", self._jobs),
             ("patterns", self._patterns),
         )
         for name, phase in phases:
@@ -170,6 +171,23 @@ class Startup:
                 # A page that moves nothing would come again for ever; the relay looks at it later.
                 if len(answered) < WAITS or not moved:
                     break
+
+    async def _jobs(self, report: Report) -> None:
+        """End what the broker still calls active: its hop is over, and its worker died before it said so (ruling 14).
+
+        Nobody has claimed anything yet, so each of these rows is an earlier boot's. Those of Runs that could not be
+        judged stay as they are.
+        """
+        after = ""
+        while page := await self.probe.taken(after=after, limit=PAGE):
+            for key in page:
+                run_id = ids.run_of(key)
+                if run_id is not None and report.names(run_id):
+                    continue
+                await self.probe.fence_orphan(key, "its worker belonged to an earlier boot")
+                report.counts["jobs_ended"] += 1
+            after = page[-1]
+            await report.progress("jobs", report.counts["jobs_ended"])
 
     async def _patterns(self, report: Report) -> None:
         """Say which unfinished Runs need what is not installed; they fail when they are claimed (ruling 19)."""

@@ -186,6 +186,34 @@ async def test_a_node_that_may_run_again_goes_on_from_its_checkpoint_as_a_new_ho
     assert (await second.run(run_id))["output"] == {"text": "one two", "value": None}
 
 
+@pytest.mark.contract("BYD-3", "BYD-4")
+async def test_a_start_node_that_begins_anew_takes_its_recorded_steps_as_they_were(build: Build) -> None:
+    calls: list[int] = []
+
+    def counting() -> AnyPattern:
+        pattern = Pattern("counting", input=Note, state=Tally, output=Report)
+
+        @pattern.start(replay_safe=True)
+        async def only(ctx: Context[Note, Tally]) -> Finish[Report]:
+            async def call() -> int:
+                calls.append(len(calls) + 1)
+                return calls[-1]
+
+            number = await ctx.step("call", call, returns=int)
+            await seams.seam("node.stepped")
+            return Finish(Report(text=f"call {number}"))
+
+        return pattern
+
+    first = await build(counting())
+    run_id = await died(first, "counting", "node.stepped")
+    async with as_dead(first, run_id):
+        second, _ = await again(build, counting())
+    await second.perform(run_id, 1)
+    assert (await second.run(run_id))["output"] == {"text": "call 1", "value": None}
+    assert calls == [1]
+
+
 @pytest.mark.contract("BYD-3", "REC-23")
 async def test_a_node_that_may_not_run_again_fails_where_it_died(build: Build) -> None:
     first = await build(walk(safe=False))
@@ -304,6 +332,35 @@ async def test_s153_an_active_job_that_does_not_say_since_when_degrades(build: B
     assert [run for run, _ in report.degraded] == [run_id]
     assert "does not say since when" in report.degraded[0][1]
     assert await second.standing(run_id) == ("queued", "published")
+
+
+@pytest.mark.parametrize("over", ["done", "parked", "returned"])
+async def test_an_active_job_whose_hop_is_over_is_ended(build: Build, over: str) -> None:
+    """The worker settled its hop, and died before it told the broker."""
+    first = await build(solo(echo), walk(safe=True), asking())
+    if over == "returned":
+        run_id = await died(first, "walk", "drive.checkpointed")
+        await again(build, solo(echo), walk(safe=True), asking())
+    else:
+        run_id = await first.carried("solo" if over == "done" else "asking")
+    standing = await first.run(run_id)
+    async with as_dead(first, run_id):
+        second, report = await again(build, solo(echo), walk(safe=True), asking())
+    assert report.complete
+    assert report.counts["jobs_ended"] == 1
+    assert (await second.jobs(run_id))[ids.job_key(run_id, 0)]["status"] == JobStatus.ABORTED
+    after = await second.run(run_id)
+    assert (after["status"], after["enqueue_seq"]) == (standing["status"], standing["enqueue_seq"])
+
+
+async def test_the_active_job_of_a_run_that_could_not_be_judged_stays_as_it_is(build: Build) -> None:
+    first = await build()
+    run_id = await first.submit()
+    await first.rows("update runs_rundelivery set priority = 99 where run_id = %s", run_id)
+    async with as_dead(first, run_id):
+        second, report = await again(build)
+    assert [run for run, _ in report.degraded] == [run_id]
+    assert (await second.jobs(run_id))[ids.job_key(run_id, 0)]["status"] == JobStatus.ACTIVE
 
 
 @pytest.mark.contract("REC-17")
