@@ -54,6 +54,7 @@ from runs.patterns import PatternRegistry
 from runs.reads import Reads
 from runs.recovery.custody import CancelRelay, CustodyRelay
 from runs.recovery.dead import DeadHops
+from runs.recovery.evidence import EvidenceRelay
 from runs.recovery.report import RecoveryDegraded
 from runs.recovery.startup import Startup
 from runs.relays.delivery import DeliveryRelay
@@ -173,6 +174,7 @@ async def start(
             *(WaitRelay(kind, engine, ledger, reads) for kind in waits),
             CustodyRelay(reads, engine, dead, custody, boot.id),
             CancelRelay(reads, engine, canceller),
+            EvidenceRelay(aftermath, evidence),
         ]
     )
     vessel = Vessel(

@@ -15,7 +15,7 @@ import structlog
 
 from runs import reads as rows
 from runs.errors import EvidenceFailed, LychdError, Unknown, first_line
-from runs.events.bus import RunEventBus, TerminalTruth
+from runs.events.bus import Repaired, RunEventBus, TerminalTruth
 from runs.ledger.checkpoint import DISCARD_CHECKPOINT, DiscardCheckpoint
 from runs.ledger.ledger import Ledger
 from runs.reads import Reads
@@ -92,14 +92,17 @@ class Aftermath:
         data: dict[str, Any] = {"hop": row.hop} if row.error_code is None else {"hop": row.hop, "error": error}
         return TerminalTruth(row.status, stored.next_seq, row.tenant, stored.step_status, data)
 
-    async def repair(self, run_id: uuid.UUID) -> None:
+    async def repair(self, run_id: uuid.UUID) -> Repaired:
         """Write the terminal Step if it is missing.
+
+        Returns:
+            What was done.
 
         Raises:
             EvidenceMismatch: a Step says something else than the Run (EVT-17).
             EvidenceFailed, Degraded: it could not be written or asked.
         """
-        await self.bus.repair_terminal(run_id, lambda: self.truth(run_id))
+        return await self.bus.repair_terminal(run_id, lambda: self.truth(run_id))
 
     async def repair_quietly(self, run_id: uuid.UUID) -> None:
         """`repair`, whose trouble is only told."""

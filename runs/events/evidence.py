@@ -167,6 +167,11 @@ class EvidenceWriter:
         lane = self._lanes.get(run_id)
         return None if lane is None else lane.failure
 
+    @property
+    def unwritten(self) -> tuple[UUID, ...]:
+        """Runs with a latched failure, the longest first."""
+        return tuple(self._latched)
+
     def retry(self, run_id: UUID) -> None:
         """Open a fresh generation: the latched failure is forgotten, later events are judged anew (EVT-10).
 

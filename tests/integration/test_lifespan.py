@@ -321,6 +321,7 @@ async def test_readiness_names_every_condition(
             "relay waits consent",
             "relay custody",
             "relay cancel",
+            "relay evidence",
             "recovery",
         }
         assert [name for name, check in checks.items() if not check.ok] == []
