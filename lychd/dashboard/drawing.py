@@ -129,11 +129,11 @@ class _Layout:
         self._centre = self._places()
 
     def drawing(self) -> Drawing:
-        left = min((self._centre[name] - self._width(name) / 2 for name in self._names), default=0.0)
-        shift = MARGIN - left
+        # The invisible places count: a way that leads around a node must not leave the drawing.
+        shift = MARGIN - min((at - self._width(name) / 2 for name, at in self._centre.items()), default=0.0)
         tops = {rank: MARGIN + rank * (HEIGHT + LAYER) for rank in range(len(self._layers))}
         boxes = {name: self._box(name, shift, tops[self._rank[name]]) for name in self._names}
-        right = max((box.x + box.width for box in boxes.values()), default=0.0)
+        right = shift + max((at + self._width(name) / 2 for name, at in self._centre.items()), default=0.0)
         loops = [pair for pair in self._vias if pair not in self._forward]
         ways = [self._way(pair, boxes, shift, tops) for pair in self._vias if pair in self._forward]
         ways += [self._loop(pair, boxes, right + LOOP * (number + 1)) for number, pair in enumerate(loops)]

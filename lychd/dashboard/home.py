@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from consents.admin import look
+from consents.admin import look, values
 from lychd.dashboard import needs, vessel
 from lychd.dashboard.context import frame, page
 from runs.admin import shown, tenancy
@@ -61,7 +61,10 @@ def _home(request: HttpRequest) -> HttpResponse:
     tenant = tenancy.chosen(request)
     sees_runs = user.has_perm("runs.view_run") and tenant is not None
     newest = _newest(tenant) if sees_runs else []
-    told = [(look.risk(one.risk), one, shown.moment(one.requested_at), _ends(one)) for one in found.questions or []]
+    told = [
+        (look.risk(one.risk), values.plain(one.title), one, shown.moment(one.requested_at), _ends(one))
+        for one in found.questions or []
+    ]
     context = frame(
         request,
         "home",

@@ -19,7 +19,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from consents.admin import look
+from consents.admin import look, values
 from consents.admin.inbox import EVERYTHING, WORDS
 from consents.admin.journal import note
 from consents.admin.outcome import Notice, told
@@ -68,6 +68,7 @@ class Row:
     """One Consent of the list as it is shown; `mine` says whether this person may decide it now."""
 
     consent: Consent
+    title: Any
     risk: Any
     state: Any
     asked: Any
@@ -177,6 +178,7 @@ def _row(who: Voter, one: Any) -> Row:
     allowed = needs.may(who, one.permission, one.group, self_approval=one.self_approval, asked_by=one.asked_by)
     return Row(
         consent=one,
+        title=values.plain(one.title),
         risk=look.risk(one.risk),
         state=look.status(status, brief=True),
         asked=shown.moment(one.requested_at),
@@ -192,6 +194,7 @@ def _shown(
     if asked is None:
         return _gone(request)
     about = review(request, asked)
+    following = None if about.open else _following(request, asked)
     context = frame(
         request,
         "consents",
@@ -206,7 +209,8 @@ def _shown(
         comment=comment[:COMMENT_LIMIT],
         comment_limit=COMMENT_LIMIT,
         decide_address=reverse("dashboard:consent_decide", args=[consent_id]),
-        following=None if about.open else _following(request, asked),
+        following=following,
+        following_title=following and values.plain(following.title),
         may_see_feed=_may_follow(request),
     )
     # The page speaks of the tenant of its Consent, whichever is chosen elsewhere.

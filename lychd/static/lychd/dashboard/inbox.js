@@ -27,7 +27,6 @@ function settle(row, told) {
   if (link) {
     link.textContent = "See the receipt";
     link.classList.remove("primary");
-    link.removeAttribute("aria-label");
   }
   announce(`${told.title}: ${WORDS[told.status] ?? told.status}${by(told)}`);
 }
