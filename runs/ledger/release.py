@@ -24,7 +24,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Run → FAILED and this exact unpublished hop → SETTLED."""
+    """Run → FAILED and this exact unpublished hop → SETTLED; its turn in a session is closed without a reply."""
 
     run_id: uuid.UUID
     seq: int
@@ -93,6 +93,12 @@ run as (
     from locked l
     where r.id = l.run_id
     returning l.ord
+),
+turn as (
+    update runs_sessionturn t
+    set status = 'failed', updated_at = now()
+    from locked l
+    where t.run_id = l.run_id and t.status = 'open'
 )
 update runs_rundelivery d
 set state = 'settled', settled_at = now(), updated_at = now()

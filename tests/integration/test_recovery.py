@@ -96,6 +96,19 @@ async def died(parts: Parts, pattern: str, at: str, *, pass_by: int = 0) -> uuid
     return run_id
 
 
+async def left_behind_its_turn(parts: Parts) -> uuid.UUID:
+    """A Run in a session whose submitter stopped for ever behind the turn and before the release."""
+    latch = Latch()
+    remove = seams.install("release.before", latch)
+    _dead.append((asyncio.create_task(parts.engine.submit(a_caller(), asks(session=uuid.uuid4()))), latch))
+    try:
+        await latch.arrived()
+    finally:
+        remove()
+    (row,) = await parts.rows("select run_id from runs_sessionturn")
+    return row["run_id"]
+
+
 # Workers of "dead" processes; they stand at their seam until the test's loop ends.
 _dead: list[tuple[asyncio.Task[Any], Latch]] = []
 
@@ -308,6 +321,17 @@ async def test_s150_a_held_admission_is_refused(build: Build) -> None:
     run = await second.run(row["id"])
     assert (run["status"], run["error_code"]) == ("failed", "context_unresolved")
     assert await second.ends(row["id"]) == ["failed"]
+
+
+@pytest.mark.contract("REC-10", "SET-11")
+async def test_the_turn_of_a_refused_admission_is_closed_without_a_reply(build: Build) -> None:
+    first = await build()
+    run_id = await left_behind_its_turn(first)
+    second, report = await again(build)
+    assert report.complete
+    assert (await second.run(run_id))["error_code"] == "context_unresolved"
+    (turn,) = await second.rows("select status, reply from runs_sessionturn where run_id = %s", run_id)
+    assert (turn["status"], turn["reply"]) == ("failed", None)
 
 
 @pytest.mark.contract("REC-12", "REC-14")
