@@ -14,7 +14,6 @@ urlpatterns = [
     path("runs/", runs_list.runs, name="runs"),
     path("runs/<uuid:run_id>/", run_page.run, name="run"),
     path("runs/<uuid:run_id>/cancel/", run_acts.cancel, name="run_cancel"),
-    path("runs/<uuid:run_id>/consents/<uuid:consent_id>/decide/", run_acts.decide, name="run_decide"),
     path("consents/", inbox.consents, name="consents"),
     path("consents/<uuid:consent_id>/", inbox.consent, name="consent"),
     path("consents/<uuid:consent_id>/decide/", inbox.decide, name="consent_decide"),
