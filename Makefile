@@ -44,7 +44,10 @@ format: setup ## format the code
 contracts: setup ## contracts of the specification that no test is marked with
 	.venv/bin/python -m tests.support.contracts
 
+crash: setup ## the crash sweep: a Vessel killed at each of its SQL statements (docs/crash-sweep.md); ARGS='--every 10'
+	.venv/bin/python -m tests.crash $(ARGS)
+
 bench: setup ## the benchmarks: a table of figures and ratios, JSON in bench/results
 	.venv/bin/python -m bench $(ARGS)
 
-.PHONY: help setup up test lint format contracts bench
+.PHONY: help setup up test lint format contracts crash bench
