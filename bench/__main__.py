@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-PARTS = ("saq", "runs", "rest", "latency", "readers", "memory", "consents")
+PARTS = ("saq", "runs", "rest", "latency", "readers", "memory", "consents", "recovery")
 
 
 def main() -> int:
@@ -30,6 +30,8 @@ def main() -> int:
     parser.add_argument(
         "--parked", type=int, default=10_000, help="queued Runs of the memory part, parked Runs of the consents part"
     )
+    parser.add_argument("--live", type=int, default=100_000, help="queued and parked Runs of the recovery part")
+    parser.add_argument("--ended", type=int, default=1_000_000, help="terminal Runs of the recovery part")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, comma-separated: {', '.join(PARTS)}")
     options = parser.parse_args()
     parts = [part for part in options.only.split(",") if part]
@@ -73,7 +75,7 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
     django.setup()
     call_command("migrate", interactive=False, verbosity=0)
     connections.close_all()
-    from bench import consents, memory, raw, readers, rest, vessel
+    from bench import consents, memory, raw, readers, recovery, rest, vessel
 
     figures: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "python": platform.python_version()}}
     if {"saq", "latency", "consents"} & set(parts):
@@ -88,6 +90,8 @@ def measure(parts: list[str], options: argparse.Namespace) -> dict[str, Any]:
         figures["memory"] = asyncio.run(memory.measure(options.parked))
     if "consents" in parts:
         figures["consents"] = asyncio.run(consents.measure(options.parked))
+    if "recovery" in parts:
+        figures["recovery"] = recovery.measure(options.live, options.ended)
     return figures
 
 
@@ -145,7 +149,37 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, str, str, bool | None]]:
         found.append(("    a queued Run", f"{memory['bytes_per_run']:.0f} bytes", "", None))
     if consents := figures.get("consents"):
         found += _consents(consents, saq)
+    if recovery := figures.get("recovery"):
+        found += _recovery(recovery)
     return found
+
+
+def _recovery(found: dict[str, Any]) -> list[tuple[str, str, str, bool | None]]:
+    seconds, wrong = found["seconds"], len(found["wrong"]) + found["degraded"]
+    bound = 60 * max(1.0, found["live"] / 100_000, found["ended"] / 1_000_000)
+    idle, full = found["idle"], found["idle_full"]
+    return [
+        (
+            f"(h) start after a crash: {found['live']} queued or parked, {found['ended']} ended Runs",
+            f"{seconds:.1f} s",
+            f"< {bound:.0f} s",
+            seconds < bound,
+        ),
+        ("    Runs found and judged", f"{(found['live'] + found['ended']) / seconds:.0f}/s", "", None),
+        ("    CPU of the process from its first moment", f"{found['cpu_seconds']:.1f} s", "", None),
+        ("    memory over that of an empty start", f"{found['mb']:.1f} MB", "< 200 MB", found["mb"] < 200),
+        ("    lines of progress in the log", str(found["progress_lines"]), "", None),
+        ("    counts that are wrong, Runs not judged", str(wrong), "0", wrong == 0),
+        ("    the next start, nothing to repair", f"{found['again_seconds']:.1f} s", "", None),
+        ("    idle Vessel, share of a core", f"{idle['vessel']:.2%}", "< 1%", idle["vessel"] < 0.01),
+        ("    the same beside all these Runs", f"{full['vessel']:.2%}", "< 1%", full["vessel"] < 0.01),
+        (
+            "    its database, empty / beside all these Runs",
+            f"{idle['database']:.2%} / {full['database']:.2%}",
+            "",
+            None,
+        ),
+    ]
 
 
 def _consents(consents: dict[str, Any], saq: dict[str, Any] | None) -> list[tuple[str, str, str, bool | None]]:
