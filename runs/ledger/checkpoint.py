@@ -1,4 +1,8 @@
-"""checkpoint: replace the declared state of a claimed hop; discard: delete it once the Run is terminal."""
+"""checkpoint: replace the declared state of a claimed hop; discard: delete it once the Run is terminal.
+
+A settlement that waited for a checkpoint of the same hop copies the one before, which is what its snapshot shows. So
+`discard` archives what it deletes of a Run that did not succeed (ruling 36); by then nothing can write another.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ class SaveCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
-    """Delete checkpoint and journal of a terminal Run."""
+    """Delete checkpoint and journal of a terminal Run; where it is not DONE its checkpoint stays archived."""
 
     run_id: uuid.UUID
     seq: int
@@ -57,14 +61,24 @@ select l.ord from saved join locked l on l.run_id = saved.run_id
 DISCARD_SQL = """
 with {wanted},
 locked as (
-    select w.ord, r.id as run_id
+    select w.ord, r.id as run_id, r.status
     from wanted w
     join runs_run r on r.id = w.run_id
     where r.status in ('done', 'failed', 'cancelled')
     order by r.id
     for key share of r {skip}
 ),
-checkpoint as (delete from runs_checkpoint c using locked l where c.run_id = l.run_id),
+checkpoint as (
+    delete from runs_checkpoint c using locked l where c.run_id = l.run_id
+    returning c.run_id, c.tenant, c.enqueue_seq, c.snapshots, l.status
+),
+archive as (
+    insert into runs_checkpointarchive (run_id, tenant, enqueue_seq, snapshots, archived_at)
+    select c.run_id, c.tenant, c.enqueue_seq, c.snapshots, now() from checkpoint c where c.status <> 'done'
+    on conflict (run_id) do update
+    set enqueue_seq = excluded.enqueue_seq, snapshots = excluded.snapshots
+    where runs_checkpointarchive.snapshots is distinct from excluded.snapshots
+),
 journal as (delete from runs_journalentry j using locked l where j.run_id = l.run_id)
 select l.ord from locked l
 """

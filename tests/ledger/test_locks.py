@@ -9,11 +9,13 @@ import pytest
 
 from runs.errors import Unknown
 from runs.ledger.admit import ADMIT
+from runs.ledger.checkpoint import DISCARD_CHECKPOINT, SAVE_CHECKPOINT, DiscardCheckpoint, SaveCheckpoint
 from runs.ledger.claim import CLAIM, Claim
 from runs.ledger.journal import RECORD_STEP, RecordStep
 from runs.ledger.ledger import Ledger
 from runs.ledger.outcomes import Lost, Reason, Won
 from runs.ledger.release import RELEASE, Release
+from runs.ledger.settle import SETTLE, Settlement
 from runs.states import DeliveryState, RunStatus
 from tests.support.ledger import Hop, LedgerDesk
 from tests.support.waiting import eventually
@@ -132,3 +134,29 @@ async def test_two_records_of_one_step_that_waited_for_the_same_lock_answer_with
     assert [first.value.fresh, second.value.fresh].count(True) == 1
     stored = desk.row(hop).of("journal")[0]["result"]
     assert first.value.result == second.value.result == stored
+
+
+@pytest.mark.contract("SET-2")
+@pytest.mark.parametrize("earlier", [True, False], ids=["another before it", "the first"])
+async def test_the_archive_of_a_failed_run_has_the_checkpoint_that_its_end_waited_for(
+    desk: LedgerDesk, ledger: Ledger, earlier: bool
+) -> None:
+    hop = desk.a_run(status=S.RUNNING)
+
+    def checkpoint(node: str) -> SaveCheckpoint:
+        return SaveCheckpoint(hop.run_id, hop.seq, hop.claim_id, f'[{{"node":"{node}"}}]')
+
+    if earlier:
+        desk.statement(SAVE_CHECKPOINT, checkpoint("first"))
+    with desk.another() as other:
+        desk.statement(SAVE_CHECKPOINT, checkpoint("last"), on=other)
+        end = Settlement(hop.run_id, hop.seq, hop.claim_id, "failed", error_code="broke", error_message="it broke")
+        late = asyncio.ensure_future(ledger.run(SETTLE, end))
+        await eventually(lambda: desk.waiting("lychd ledger slow"))
+        other.commit()
+    async with asyncio.timeout(10):
+        assert await late == Won(None)
+    assert await ledger.run(DISCARD_CHECKPOINT, DiscardCheckpoint(hop.run_id, hop.seq)) == Won(None)
+    (archived,) = desk.execute("select snapshots from runs_checkpointarchive where run_id = %s", hop.run_id)
+    assert archived[0] == [{"node": "last"}]
+    assert desk.value("select count(*) from runs_checkpoint where run_id = %s", hop.run_id) == 0
