@@ -12,6 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runs.connections import Reads
+from runs.states import NONTERMINAL
+
+# Unfinished statuses as the partial indexes name them: `not in` the terminal ones would read every ended Run.
+UNFINISHED = ", ".join(f"'{status.value}'" for status in sorted(NONTERMINAL))
 
 
 def rfc3339(moment: datetime | None) -> str | None:
@@ -425,7 +429,7 @@ async def live_counts(reads: Reads, *, cap: int) -> tuple[int, dict[str, int]]:
         "select count(*) from (select 1 from runs_run where status = 'queued' limit %(cap)s::int) q", {"cap": cap}
     )
     rows = await reads.fetch_all(
-        "select tenant, count(*) from runs_run where status not in ('done', 'failed', 'cancelled') group by tenant"
+        f"select tenant, count(*) from runs_run where status in ({UNFINISHED}) group by tenant"
     )
     return (queued[0] if queued else 0), dict(rows)
 

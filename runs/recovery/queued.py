@@ -45,6 +45,7 @@ class QueuedHops:
     boot_id: uuid.UUID
     report: Report
     done: Counter[str] = field(default_factory=Counter[str])
+    phase: str = "queued"
 
     async def sweep(self) -> None:
         """Look at every page in the order (updated_at, id); what changes moves behind the cursor and is seen again.
@@ -52,6 +53,7 @@ class QueuedHops:
         Ends when a page is not full (REC-21). Trouble of one Run is that Run's own.
         """
         after: tuple[datetime, uuid.UUID] | None = None
+        looked_at = 0
         while True:
             found = await rows.queued_page(self.reads, after=after, limit=PAGE, settle_seconds=0.0)
             if found:
@@ -60,7 +62,8 @@ class QueuedHops:
                 after = (found[-1].updated_at, found[-1].run_id)
             if len(found) < PAGE:
                 return
-            await self.report.progress("queued", self.done.total())
+            looked_at += len(found)
+            await self.report.progress(self.phase, looked_at)
 
     async def _jobs(self, found: list[QueuedRow]) -> dict[str, JobView] | Degraded:
         try:

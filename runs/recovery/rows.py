@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from runs.reads import Reads
+from runs.reads import UNFINISHED, Reads
 from runs.returning import HOP_COLUMNS, DeadHop, dead_hop
 
 FIRST = uuid.UUID(int=0)
@@ -99,39 +99,60 @@ class Unproved:
     stored: str | None
 
 
-async def unproved_ends(reads: Reads, *, after: uuid.UUID, limit: int) -> list[Unproved]:
-    """Terminal Runs without a terminal Step that says the same, by id, over all terminal Runs (REC-25)."""
+async def unproved_ends(reads: Reads, *, after: uuid.UUID, limit: int) -> tuple[list[Unproved], uuid.UUID | None]:
+    """Look at the next `limit` terminal Runs by id, over all there are (REC-25).
+
+    Returns:
+        Those without a terminal Step that says the same, and the last one looked at; None where there was none left.
+    """
     rows = await reads.fetch_all(
         """
-        select r.id, r.status, s.data->>'status'
-        from runs_run r
-        left join runs_step s on s.run_id = r.id and s.kind = 'done'
-        where r.id > %(after)s::uuid and r.status in ('done', 'failed', 'cancelled')
-          and r.road = 'vessel' and r.quarantined_at is null
-          and (s.id is null or s.data->>'status' is distinct from r.status)
-        order by r.id limit %(limit)s::int
+        with page as materialized (
+            select r.id, r.status from runs_run r
+            where r.id > %(after)s::uuid and r.status in ('done', 'failed', 'cancelled')
+              and r.road = 'vessel' and r.quarantined_at is null
+            order by r.id limit %(limit)s::int
+        )
+        select p.id, p.status, s.told, s.told is not distinct from p.status
+        from page p
+        left join lateral (
+            select s.data->>'status' as told from runs_step s where s.run_id = p.id and s.kind = 'done' limit 1
+        ) s on true
+        where s.told is distinct from p.status or p.id = (select id from page order by id desc limit 1)
+        order by p.id
         """,
         {"after": str(after), "limit": limit},
     )
-    return [Unproved(*found) for found in rows]
+    return [Unproved(*found[:3]) for found in rows if not found[3]], rows[-1][0] if rows else None
 
 
-async def kept_checkpoints(reads: Reads, *, after: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, int]]:
-    """Terminal Runs that still have a checkpoint or a journal, with their hop, by id."""
-    return [
-        (found[0], found[1])
-        for found in await reads.fetch_all(
-            """
-            select r.id, r.enqueue_seq
-            from (select run_id from runs_checkpoint where run_id > %(after)s::uuid
-                  union select run_id from runs_journalentry where run_id > %(after)s::uuid) k
-            join runs_run r on r.id = k.run_id
-            where r.status in ('done', 'failed', 'cancelled')
-            order by r.id limit %(limit)s::int
-            """,
-            {"after": str(after), "limit": limit},
+async def kept_checkpoints(
+    reads: Reads, *, after: uuid.UUID, limit: int
+) -> tuple[list[tuple[uuid.UUID, int]], uuid.UUID | None]:
+    """Look at the next `limit` Runs by id that have a checkpoint or a journal.
+
+    Returns:
+        The terminal ones with their hop, and the last one looked at; None where there was none left.
+    """
+    rows = await reads.fetch_all(
+        """
+        with page as materialized (
+            (select run_id from runs_checkpoint where run_id > %(after)s::uuid order by run_id limit %(limit)s::int)
+            union
+            (select distinct run_id from runs_journalentry where run_id > %(after)s::uuid
+             order by run_id limit %(limit)s::int)
+            order by run_id limit %(limit)s::int
         )
-    ]
+        select r.id, r.enqueue_seq, r.status in ('done', 'failed', 'cancelled')
+        from page p
+        join lateral (select r.id, r.enqueue_seq, r.status from runs_run r where r.id = p.run_id limit 1) r on true
+        where r.status in ('done', 'failed', 'cancelled')
+           or r.id = (select run_id from page order by run_id desc limit 1)
+        order by r.id
+        """,
+        {"after": str(after), "limit": limit},
+    )
+    return [(found[0], found[1]) for found in rows if found[2]], rows[-1][0] if rows else None
 
 
 async def foreign_waits(reads: Reads, kinds: list[str], limit: int) -> list[tuple[uuid.UUID, str]]:
@@ -139,13 +160,12 @@ async def foreign_waits(reads: Reads, kinds: list[str], limit: int) -> list[tupl
     return [
         (found[0], found[1])
         for found in await reads.fetch_all(
-            """
+            f"""
             select r.id, r.wait_kind from runs_run r
             where r.wait_kind is not null and r.road = 'vessel' and r.quarantined_at is null
-              and not (r.wait_kind = any(%(kinds)s::text[]))
-              and r.status not in ('done', 'failed', 'cancelled')
+              and not (r.wait_kind = any(%(kinds)s::text[])) and r.status in ({UNFINISHED})
             limit %(limit)s::int
-            """,
+            """,  # noqa: S608 - a constant list of statuses
             {"kinds": kinds, "limit": limit},
         )
     ]
@@ -156,11 +176,11 @@ async def pinned_revisions(reads: Reads) -> list[tuple[str, str, str, int]]:
     return [
         (found[0], found[1], found[2], found[3])
         for found in await reads.fetch_all(
-            """
+            f"""
             select r.pattern_key, r.pattern_revision, r.pattern_digest, count(*)
             from runs_run r
-            where r.status not in ('done', 'failed', 'cancelled') and r.road = 'vessel' and r.quarantined_at is null
+            where r.status in ({UNFINISHED}) and r.road = 'vessel' and r.quarantined_at is null
             group by 1, 2, 3 order by 1, 2
-            """
+            """  # noqa: S608 - a constant list of statuses
         )
     ]

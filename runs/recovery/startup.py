@@ -10,6 +10,8 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import batched
 
 import psycopg
 
@@ -31,6 +33,9 @@ from runs.routing import QUEUES
 from runs.waits import WaitKinds
 
 PAGE = 200
+# Ended Runs that one statement looks at; most are found to be whole. One over all of them would, where there are many
+# millions, take longer than a statement may.
+LOOK = 10_000
 # Answered waits brought back at a time.
 WAITS = 200
 
@@ -66,7 +71,7 @@ class Startup:
             ("dead hops", self._dead),
             ("queued", self._queued),
             ("waits", self._waits),
-            ("resumed", self._queued),
+            ("resumed", partial(self._queued, phase="resumed")),
             ("jobs", self._jobs),
             ("patterns", self._patterns),
         )
@@ -91,32 +96,36 @@ class Startup:
             await report.progress("cancelling", report.counts["cancelled"])
 
     async def _evidence(self, report: Report) -> None:
-        after = rows.FIRST
-        while page := await rows.unproved_ends(self.reads, after=after, limit=PAGE):
-            for end in page:
+        after: uuid.UUID | None = rows.FIRST
+        looked_at = 0
+        while after is not None:
+            ends, after = await rows.unproved_ends(self.reads, after=after, limit=LOOK)
+            for end in ends:
                 if end.stored is not None:
                     mismatch = f"The stored terminal Step says {end.stored}, the Run says {end.status}."
                     report.degrade(end.run_id, EvidenceMismatch(mismatch))
-            missing = [end.run_id for end in page if end.stored is None]
-            outcomes = await asyncio.gather(
-                *(self.aftermath.repair(run_id) for run_id in missing), return_exceptions=True
-            )
-            for run_id, outcome in zip(missing, outcomes, strict=True):
-                if isinstance(outcome, Exception):
-                    report.degrade(run_id, outcome)
-                elif isinstance(outcome, BaseException):
-                    raise outcome
-                else:
-                    report.counts["evidence_repaired"] += 1
-            after = page[-1].run_id
-            await report.progress("evidence", report.counts["evidence_repaired"])
+            for missing in batched([end.run_id for end in ends if end.stored is None], PAGE):
+                await self._repair(missing, report)
+            looked_at += LOOK if after is not None else 0
+            await report.progress("evidence", looked_at)
+
+    async def _repair(self, missing: tuple[uuid.UUID, ...], report: Report) -> None:
+        outcomes = await asyncio.gather(*(self.aftermath.repair(run_id) for run_id in missing), return_exceptions=True)
+        for run_id, outcome in zip(missing, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                report.degrade(run_id, outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                report.counts["evidence_repaired"] += 1
 
     async def _checkpoints(self, report: Report) -> None:
-        after = rows.FIRST
-        while page := await rows.kept_checkpoints(self.reads, after=after, limit=PAGE):
-            await asyncio.gather(*(self.aftermath.discard(run_id, seq) for run_id, seq in page))
-            report.counts["checkpoints_deleted"] += len(page)
-            after = page[-1][0]
+        after: uuid.UUID | None = rows.FIRST
+        while after is not None:
+            kept, after = await rows.kept_checkpoints(self.reads, after=after, limit=LOOK)
+            for page in batched(kept, PAGE):
+                await asyncio.gather(*(self.aftermath.discard(run_id, seq) for run_id, seq in page))
+            report.counts["checkpoints_deleted"] += len(kept)
             await report.progress("checkpoints", report.counts["checkpoints_deleted"])
 
     async def _dead(self, report: Report) -> None:
@@ -145,9 +154,9 @@ class Startup:
         if view is not None and not view.status.terminal:
             raise Degraded(f"The broker's row {job.key} was fenced and is {view.status.value} nevertheless.")
 
-    async def _queued(self, report: Report) -> None:
+    async def _queued(self, report: Report, phase: str = "queued") -> None:
         sweep = QueuedHops(
-            self.engine, self.ledger, self.reads, self.probe, self.aftermath, self.boot_id, report, report.counts
+            self.engine, self.ledger, self.reads, self.probe, self.aftermath, self.boot_id, report, report.counts, phase
         )
         await sweep.sweep()
 
