@@ -27,7 +27,7 @@ from tests.support.ledger_model import MODELLED, Model, Request, Wish, agree, or
 
 DEEP = os.environ.get("LYCHD_MODEL") == "deep"
 PROFILE = settings(
-    max_examples=1500 if DEEP else 100,
+    max_examples=1500 if DEEP else 200,
     stateful_step_count=100 if DEEP else 60,
     derandomize=not DEEP,
     deadline=None,
@@ -41,8 +41,8 @@ WISHES = st.builds(
     Wish,
     run=st.integers(0, 2),
     edge=st.integers(0, 9999),
-    lawful=st.sampled_from([True, True, False]),
-    slip=st.integers(0, 19),
+    lawful=st.booleans(),
+    slip=st.integers(0, 15),
 )
 VIOLATIONS = """
 select r.id::text, 'more than one unsettled delivery' from runs_run r

@@ -52,6 +52,7 @@ BOOT_ASKED = frozenset({"claim", "rotate", "give_back", "resume", "elect", "fini
 NOT_IN_QUARANTINE = frozenset({"claim", "resume"})
 OUTSIDE_THE_TABLE = ("admit", "contain", "contain_cancelled", "quarantine", "unquarantine")
 MODELLED = (*LAWS, *OUTSIDE_THE_TABLE)
+UNSUCCESSFUL = frozenset({S.FAILED, S.CANCELLED})
 # What ends a Run or leads nowhere.
 ASIDE = frozenset(
     {
@@ -68,7 +69,7 @@ ASIDE = frozenset(
     }
 )
 # What seldom could happen, and is tried more often where it can.
-RARE = ("park", "resume", "leave_hardware", "unquarantine")
+RARE = ("park", "resume", "leave_hardware")
 ERRORS = {"refuse": "retention_failed", "refuse_queued": "pattern_gone", "settle_failed": "broke"}
 
 
@@ -347,6 +348,7 @@ def _cancelled(_: Model, run: Run, __: Request) -> Any:
 
 
 def _discard(_: Model, run: Run, __: Request) -> Any:
+    run.archived = run.archived or (run.status in UNSUCCESSFUL and run.checkpoint is not None)
     run.archived = run.archived or (run.checkpoint is not None and run.status is not S.DONE)
     run.checkpoint = run.journal = None
 
@@ -417,20 +419,20 @@ STALE, AHEAD, FOREIGN_CLAIM, OTHER_BOOT, NO_BOOT, OTHER_OWNER, OTHER_STATUS = ra
 def request_for(model: Model, wish: Wish, admission: Callable[..., Admission]) -> Request:
     """The request that the numbers mean now: one that the table allows if there is one, or any; perhaps with a slip.
 
-    Where a Run has ended, mostly the next one is admitted in its place.
+    Where a Run has ended, often the next one is admitted in its place.
     """
     run_id = model.places[wish.run]
     run = model.runs[run_id]
-    if run.status in TERMINAL and wish.lawful and wish.edge % 5:
+    if run.status in TERMINAL and wish.lawful and wish.edge % 2:
         return model.admission(admission(boot_id=model.boot, retains=not wish.edge % 3), wish.run)
-    names = [name for name in (*MODELLED, *RARE * 4) if name != "admit"]
+    names = [name for name in (*MODELLED, *RARE * (4 if wish.lawful else 0)) if name != "admit"]
     asked = [_right(model, run_id, name, wish) for name in names]
     if wish.lawful:
         asked = [request for request in asked if model.wins(request)] or asked
-        if wish.edge % 5:
+        if wish.edge % 4:
             # Mostly what carries a Run on, or none would live long enough to meet the rest.
             asked = [request for request in asked if request.name not in ASIDE] or asked
-    return _slipped(model, run, asked[wish.edge // 5 % len(asked)], wish.slip)
+    return _slipped(model, run, asked[wish.edge // 4 % len(asked)], wish.slip)
 
 
 def _right(model: Model, run_id: uuid.UUID, name: str, wish: Wish) -> Request:
@@ -459,6 +461,8 @@ def _slipped(model: Model, run: Run, request: Request, slip: int) -> Request:
             return replace(request, boot=None)
         case 5:
             others = [owner for owner in model.owners if owner != request.owner]
+            # Best one of the same Run, for which it waited before.
+            others.sort(key=lambda owner: model.owners[owner][0] != request.run_id)
             return replace(request, owner=others[0] if others else model.id("owner"))
         case 6:
             return replace(request, status=next(status for status in KINDS if status is not request.status))
