@@ -30,7 +30,7 @@ from runs.recovery.dead import DeadHops, require_hop
 from runs.recovery.queued import QueuedHops
 from runs.recovery.report import Report
 from runs.routing import QUEUES
-from runs.waits import WaitKinds
+from runs.waits import Pending, WaitKind, WaitKinds
 
 PAGE = 200
 # Ended Runs that one statement looks at; most are found to be whole. One over all of them would, where there are many
@@ -169,17 +169,20 @@ class Startup:
                 report.degrade(run_id, f"The {kind.name} that it waits for does not exist.")
             while True:
                 answered = list(await kind.tick(self.ledger, self.reads, WAITS))
-                moved = 0
-                for owner in answered:
-                    try:
-                        moved += await self.engine.resume(kind, owner.run_id, owner.owner_id)
-                    except (LychdError, psycopg.Error, OSError, TimeoutError) as error:
-                        report.degrade(owner.run_id, error)
+                # Together, or each would wait for the disk alone.
+                moved = sum(await asyncio.gather(*(self._bring_back(kind, owner, report) for owner in answered)))
                 report.counts["resumed"] += moved
                 await report.progress("waits", report.counts["resumed"])
                 # A page that moves nothing would come again for ever; the relay looks at it later.
                 if len(answered) < WAITS or not moved:
                     break
+
+    async def _bring_back(self, kind: WaitKind, owner: Pending, report: Report) -> bool:
+        try:
+            return await self.engine.resume(kind, owner.run_id, owner.owner_id)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this Run's, and the report names it
+            report.degrade(owner.run_id, error)
+            return False
 
     async def _jobs(self, report: Report) -> None:
         """End what the broker still calls active: its hop is over, and its worker died before it said so (ruling 14).
