@@ -166,7 +166,7 @@ def _recovery(found: dict[str, Any]) -> list[tuple[str, str, str, bool | None]]:
             seconds < bound,
         ),
         ("    Runs found and judged", f"{(found['live'] + found['ended']) / seconds:.0f}/s", "", None),
-        ("    CPU of the process from its first moment", f"{found['cpu_seconds']:.1f} s", "", None),
+        ("    CPU of the process over that of an empty start", f"{found['cpu_seconds']:.1f} s", "", None),
         ("    memory over that of an empty start", f"{found['mb']:.1f} MB", "< 200 MB", found["mb"] < 200),
         ("    lines of progress in the log", str(found["progress_lines"]), "", None),
         ("    counts that are wrong, Runs not judged", str(wrong), "0", wrong == 0),
