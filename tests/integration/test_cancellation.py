@@ -294,8 +294,8 @@ async def test_s136_evidence_that_fails_still_lets_the_checkpoint_go(parts: Part
     assert (await parts.rows("select 1 from runs_checkpointarchive where run_id = %s", unpublished)) != []
 
 
-@pytest.mark.contract("CAN-13", "CAN-15")
-@pytest.mark.parametrize("leaves", [False, True], ids=["plain", "caller leaves (CAN-14)"])
+@pytest.mark.contract("CAN-13", "CAN-14", "CAN-15")
+@pytest.mark.parametrize("leaves", [False, True], ids=["plain", "caller leaves"])
 async def test_s125_s126_a_job_that_the_broker_took_too_late_is_ended_again(
     build: Build, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:

@@ -1,4 +1,4 @@
-"""Patterns on the dashboard: figures of a bounded past, the graph, the form of the input and what it makes of values."""
+"""Patterns on the dashboard: figures of a bounded past, the graph, the form and what it makes of values."""
 
 from __future__ import annotations
 

@@ -326,7 +326,11 @@ async def test_a_vessel_whose_database_was_taken_asks_to_be_ended_and_leaves_at_
         an_heir(vessel_url, watcher) as heir,
     ):
         run = await life.submit("held")
-        await eventually(lambda: life.vessel.lanes.queues["runs"].pump.live)
+
+        async def claimed() -> bool:
+            return (await watcher.run(run))[0] == "running"
+
+        await eventually(claimed)
         await kill_guard(watcher)
         await heir.inherits()
         await name_another_boot(watcher)

@@ -31,8 +31,10 @@ def ready_for(desk: LedgerDesk, name: str) -> Hop:
     match name:
         case "release" | "refuse":
             return desk.a_run(delivery=D.HELD)
-        case "reclaim" | "checkpoint" | "journal" | "enter_hardware" | "settle_done" | "settle_failed":
+        case "reclaim" | "checkpoint" | "journal" | "enter_hardware" | "settle_done" | "settle_failed" | "give_back":
             return desk.a_run(status=S.RUNNING)
+        case "finish_cancel":
+            return desk.a_run(status=S.CANCELLING)
         case "leave_hardware":
             return desk.a_run(status=S.AWAITING_HARDWARE)
         case "discard_checkpoint":

@@ -64,6 +64,8 @@ ANSWERS: dict[str, Callable[[Outcome[Any]], bool]] = {
     "settle_failed": won(again=True),
     "discard_checkpoint": won(again=False),
     "rotate": lost(Reason.STALE),
+    "give_back": lost(Reason.STALE),
+    "finish_cancel": won(again=True),
 }
 
 

@@ -22,6 +22,8 @@ S, D = RunStatus, DeliveryState
 ASKED = 1
 MINE = uuid.UUID(int=1)
 OTHER = uuid.UUID(int=2)
+# Edges that make the next hop.
+FOLLOWED = ("rotate", "give_back")
 
 # The asked hop: no row, or its state and whose claim it bears.
 HOPS: tuple[tuple[DeliveryState | None, uuid.UUID | None], ...] = (
@@ -93,6 +95,8 @@ def repeated(name: str, found: Situation) -> bool:
     mine = found.claim == MINE
     if name in {"enter_hardware", "leave_hardware"}:
         return mine and found.state is D.CLAIMED and found.status is EDGES[name].to_status
+    if name == "finish_cancel":
+        return found.status is S.CANCELLED
     if name in {"settle_done", "settle_failed"}:
         return mine and found.state is D.SETTLED and found.status is EDGES[name].to_status
     return False
@@ -139,11 +143,11 @@ def won_rightly(name: str, found: Situation, before: Rows, after: Rows) -> bool:
     deliveries = {seq: row["state"] for seq, row in before.deliveries.items()}
     if edge.to_delivery is not None:
         deliveries[ASKED] = edge.to_delivery.value
-    if name == "rotate":
+    if name in FOLLOWED:
         deliveries[ASKED + 1] = "pending"
     return (
         after.run["status"] == (edge.to_status or found.status)
-        and after.run["enqueue_seq"] == found.seq + (name == "rotate")
+        and after.run["enqueue_seq"] == found.seq + (name in FOLLOWED)
         and {seq: row["state"] for seq, row in after.deliveries.items()} == deliveries
     )
 

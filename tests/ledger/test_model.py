@@ -140,12 +140,6 @@ class Edges(RuleBasedStateMachine):
         requests = [self._request(wish.on(wishes[0].run) if same else wish) for wish in wishes]
         self._compare(requests, self.stage.runner.run(self.stage.at_once(requests)))
 
-    @rule(wish=WISHES)
-    def owner_moves(self, wish: Wish) -> None:
-        """What the owner of a wait does by itself: it is opened, or it answers."""
-        for sql, params in self.model.owner_moves(wish):
-            self.stage.desk.connection.execute(sql, params)
-
     @rule(chance=st.integers(0, 5))
     def another_boot(self, chance: int) -> None:
         """Now and then another Vessel takes the slot: what the earlier one still sends in its name must lose."""
@@ -158,6 +152,8 @@ class Edges(RuleBasedStateMachine):
         assert found == [], found
 
     def _request(self, wish: Wish) -> Request:
+        for sql, params in self.model.owner_moves(wish):
+            self.stage.desk.connection.execute(sql, params)
         return request_for(self.model, wish, self.stage.desk.admission)
 
     def _compare(self, requests: list[Request], outcomes: list[Any]) -> list[bool]:

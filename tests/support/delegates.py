@@ -14,7 +14,7 @@ from runs.ledger.script import Script, Statement
 from runs.patterns import Verdict, Wait
 from runs.reads import Reads
 from runs.states import RunStatus
-from runs.waits import Ask, Pending
+from runs.waits import Ask, Pending, Place
 from tests.support.vessel_parts import Parts
 
 TABLE = """
@@ -86,12 +86,15 @@ class Delegates:
         del reads
         return {"id": str(owner_id)}
 
-    async def tick(self, ledger: Ledger, reads: Reads, limit: int) -> Iterable[Pending]:
+    async def tick(self, ledger: Ledger, reads: Reads, limit: int, after: Place | None = None) -> Iterable[Pending]:
         del ledger
+        since, last = after or (None, None)
         rows = await reads.fetch_all(
-            "select r.id, j.id from runs_run r join test_job j on j.id = r.wait_owner"
-            " where r.status = 'awaiting_delegate' and j.status = 'succeeded' limit %(limit)s::int",
-            {"limit": limit},
+            "select r.id, j.id, (r.wait_since, j.id) from runs_run r join test_job j on j.id = r.wait_owner"
+            " where r.status = 'awaiting_delegate' and j.status = 'succeeded' and (%(since)s::timestamptz is null"
+            " or (r.wait_since, j.id) > (%(since)s::timestamptz, %(last)s::uuid))"
+            " order by r.wait_since, j.id limit %(limit)s::int",
+            {"limit": limit, "since": since, "last": last},
         )
         return [Pending(*row) for row in rows]
 

@@ -18,14 +18,17 @@ from psycopg.rows import TupleRow
 
 from runs import ids
 from runs.ledger.admit import ADMIT, Admission
+from runs.ledger.cancel import FINISH_CANCEL, Election, FinishCancel, elect
 from runs.ledger.checkpoint import DISCARD_CHECKPOINT, SAVE_CHECKPOINT, DiscardCheckpoint, SaveCheckpoint
 from runs.ledger.claim import CLAIM, RECLAIM, Claim
 from runs.ledger.edge import Edge
+from runs.ledger.give_back import GIVE_BACK, GiveBack
 from runs.ledger.hardware import MOVE, Move
 from runs.ledger.journal import RECORD_STEP, RecordStep
 from runs.ledger.publication import MARK_PUBLISHED, NOTE_PUBLICATION_ERROR, PublicationError, Published
 from runs.ledger.release import REFUSE, REFUSE_QUEUED, RELEASE, Refusal, Release
 from runs.ledger.rotate import ROTATE, Rotation
+from runs.ledger.script import Script
 from runs.ledger.settle import SETTLE, Settlement
 from runs.states import DeliveryState, RunStatus
 
@@ -72,6 +75,8 @@ CASES: dict[str, Case] = {
         ),
     ),
     "discard_checkpoint": Case(DISCARD_CHECKPOINT, lambda h: DiscardCheckpoint(h.run_id, h.seq)),
+    "give_back": Case(GIVE_BACK, lambda h: GiveBack(h.run_id, h.seq, h.claim_id, True, "drained", '[{"kind":"node"}]')),
+    "finish_cancel": Case(FINISH_CANCEL, lambda h: FinishCancel(h.run_id, h.seq, h.boot_id)),
     "rotate": Case(ROTATE, lambda h: Rotation(h.run_id, h.seq, h.boot_id, "spent")),
 }
 
@@ -241,6 +246,18 @@ class LedgerDesk:
     def _go(self, edge: Edge[Any, Any], request: Any) -> None:
         assert len(self.statement(edge, request)) == 1, f"{edge.name} lost while a Run was made"
 
+    def _follow(self, script: Script[Any]) -> None:
+        """Drive a several-statement edge to its end over the desk's own connection."""
+        with self.connection.transaction():
+            rows: list[tuple[Any, ...]] | None = None
+            while True:
+                try:
+                    statement = next(script) if rows is None else script.send(rows)
+                except StopIteration:
+                    return
+                cursor = self.connection.execute(cast("LiteralString", statement.sql), statement.params)
+                rows = cursor.fetchall() if cursor.description else []
+
     def a_run(
         self,
         *,
@@ -258,6 +275,9 @@ class LedgerDesk:
         if status is S.QUEUED:
             if delivery is D.PUBLISHED:
                 self._go(MARK_PUBLISHED, Published(hop.run_id, seq))
+            return hop
+        if status is S.CANCELLING:
+            self._follow(elect(Election(hop.run_id, "olga", None, self.boot)))
             return hop
         ways: dict[RunStatus, tuple[str, ...]] = {
             S.RUNNING: ("claim",),

@@ -213,13 +213,18 @@ class Model:
         return uuid.uuid5(run_id, f"owner {self.runs[run_id].seq}")
 
     def owner_moves(self, wish: Wish) -> list[tuple[LiteralString, tuple[Any, ...]]]:
-        """Open the owner of a Run's hop, or let the one that there is answer; as statements, already in the model."""
+        """Mostly open the owner that a running hop lacks, at times let that of a parked Run answer.
+
+        Returns:
+            The statements that do the same in the database.
+        """
         run_id = self.places[wish.run]
-        owner = self.runs[run_id].owner or self.owner_of(run_id)
-        if owner not in self.owners:
+        run = self.runs[run_id]
+        owner = run.owner or self.owner_of(run_id)
+        if run.status is S.RUNNING and owner not in self.owners and wish.edge % 3:
             self.owners[owner] = [run_id, "open"]
             return [(OPEN, (owner, run_id))]
-        if wish.lawful and self.owners[owner][1] == "open":
+        if run.status in PARKED and self.owners[owner][1] == "open" and wish.edge % 2:
             self.owners[owner][1] = "answered"
             return [(ANSWER, (owner,))]
         return []
@@ -425,14 +430,23 @@ def request_for(model: Model, wish: Wish, admission: Callable[..., Admission]) -
     run = model.runs[run_id]
     if run.status in TERMINAL and wish.lawful and wish.edge % 2:
         return model.admission(admission(boot_id=model.boot, retains=not wish.edge % 3), wish.run)
-    names = [name for name in (*MODELLED, *RARE * (4 if wish.lawful else 0)) if name != "admit"]
+    names = [name for name in (*MODELLED, *RARE * 4) if name != "admit"]
     asked = [_right(model, run_id, name, wish) for name in names]
     if wish.lawful:
         asked = [request for request in asked if model.wins(request)] or asked
         if wish.edge % 4:
             # Mostly what carries a Run on, or none would live long enough to meet the rest.
             asked = [request for request in asked if request.name not in ASIDE] or asked
+    elif wish.edge % 2:
+        # What the status would allow, and something else does not.
+        asked = [request for request in asked if _near(run, request) and not model.wins(request)] or asked
     return _slipped(model, run, asked[wish.edge // 4 % len(asked)], wish.slip)
+
+
+def _near(run: Run, request: Request) -> bool:
+    if request.name == "resume":
+        return run.status in PARKED
+    return request.name in LAWS and run.status in LAWS[request.name].from_status
 
 
 def _right(model: Model, run_id: uuid.UUID, name: str, wish: Wish) -> Request:
