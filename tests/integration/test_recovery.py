@@ -6,69 +6,25 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from consents.outcome import AwaitConsent
 from runs import ids, seams
 from runs.broker.jobs import JobStatus
 from runs.errors import Degraded
 from runs.ledger.claim import CLAIM, Claim
 from runs.ledger.outcomes import Won
-from runs.patterns import Context, Finish, Goto, Pattern
+from runs.patterns import Context, Finish, Pattern
 from runs.patterns.pattern import AnyPattern
 from runs.recovery.report import Report as Recovered
 from runs.recovery.startup import Startup
 from runs.waits import WaitKind
-from tests.support.delegates import AwaitJob, Delegates, Faulty, job_table
+from tests.support.delegates import Delegates, Faulty, job_table
+from tests.support.returning import asking, walk
 from tests.support.vessel_parts import Build, Latch, Note, Parts, Report, Tally, a_caller, asks, echo, solo
 
 pytest_plugins = ["tests.support.vessel_parts_fixtures"]
-
-
-def walk(*, safe: bool) -> AnyPattern:
-    """Three nodes; the last two may run again or not."""
-    pattern = Pattern("walk", input=Note, state=Tally, output=Report)
-
-    @pattern.start()
-    async def one(ctx: Context[Note, Tally]) -> Goto[Literal["two"]]:
-        ctx.state.visited.append("one")
-        return Goto("two")
-
-    @pattern.node(replay_safe=safe)
-    async def two(ctx: Context[Note, Tally]) -> Goto[Literal["three"]]:
-        ctx.state.visited.append("two")
-        return Goto("three")
-
-    @pattern.node(replay_safe=safe)
-    async def three(ctx: Context[Note, Tally]) -> Finish[Report]:
-        return Finish(Report(text=" ".join(ctx.state.visited)))
-
-    return pattern
-
-
-def asking(*, job: bool = False) -> AnyPattern:
-    """Asks, and then acts."""
-    pattern = Pattern("asking", input=Note, state=Tally, output=Report)
-
-    if job:
-
-        @pattern.start()
-        async def hand_out(ctx: Context[Note, Tally]) -> AwaitJob[Literal["act"]]:
-            return AwaitJob(then="act")
-
-    else:
-
-        @pattern.start()
-        async def ask(ctx: Context[Note, Tally]) -> AwaitConsent[Literal["act"]]:
-            return AwaitConsent(then="act", title="May I?")
-
-    @pattern.node()
-    async def act(ctx: Context[Note, Tally]) -> Finish[Report]:
-        return Finish(Report(text="yes" if ctx.verdict is not None and ctx.verdict.granted else "no"))
-
-    return pattern
 
 
 async def died(parts: Parts, pattern: str, at: str, *, pass_by: int = 0) -> uuid.UUID:

@@ -27,7 +27,7 @@ from tests.support.ledger_model import MODELLED, Model, Request, Wish, agree, or
 
 DEEP = os.environ.get("LYCHD_MODEL") == "deep"
 PROFILE = settings(
-    max_examples=1500 if DEEP else 200,
+    max_examples=1500 if DEEP else 150,
     stateful_step_count=100 if DEEP else 60,
     derandomize=not DEEP,
     deadline=None,
@@ -43,6 +43,7 @@ WISHES = st.builds(
     edge=st.integers(0, 9999),
     lawful=st.booleans(),
     slip=st.integers(0, 15),
+    owner=st.integers(0, 3),
 )
 VIOLATIONS = """
 select r.id::text, 'more than one unsettled delivery' from runs_run r

@@ -163,6 +163,7 @@ class Wish:
     edge: int
     lawful: bool
     slip: int
+    owner: int
 
     def on(self, run: int) -> Wish:
         """The same for another Run."""
@@ -221,10 +222,10 @@ class Model:
         run_id = self.places[wish.run]
         run = self.runs[run_id]
         owner = run.owner or self.owner_of(run_id)
-        if run.status is S.RUNNING and owner not in self.owners and wish.edge % 3:
+        if run.status is S.RUNNING and owner not in self.owners and wish.owner:
             self.owners[owner] = [run_id, "open"]
             return [(OPEN, (owner, run_id))]
-        if run.status in PARKED and self.owners[owner][1] == "open" and wish.edge % 2:
+        if run.status in PARKED and self.owners[owner][1] == "open" and wish.owner == 1:
             self.owners[owner][1] = "answered"
             return [(ANSWER, (owner,))]
         return []
@@ -430,7 +431,7 @@ def request_for(model: Model, wish: Wish, admission: Callable[..., Admission]) -
     run = model.runs[run_id]
     if run.status in TERMINAL and wish.lawful and wish.edge % 2:
         return model.admission(admission(boot_id=model.boot, retains=not wish.edge % 3), wish.run)
-    names = [name for name in (*MODELLED, *RARE * 4) if name != "admit"]
+    names = [name for name in (*MODELLED, *RARE * (4 if wish.lawful else 0)) if name != "admit"]
     asked = [_right(model, run_id, name, wish) for name in names]
     if wish.lawful:
         asked = [request for request in asked if model.wins(request)] or asked
@@ -438,15 +439,16 @@ def request_for(model: Model, wish: Wish, admission: Callable[..., Admission]) -
             # Mostly what carries a Run on, or none would live long enough to meet the rest.
             asked = [request for request in asked if request.name not in ASIDE] or asked
     elif wish.edge % 2:
-        # What the status would allow, and something else does not.
+        # What the status would allow, or the delivery, and something else does not.
         asked = [request for request in asked if _near(run, request) and not model.wins(request)] or asked
     return _slipped(model, run, asked[wish.edge // 4 % len(asked)], wish.slip)
 
 
 def _near(run: Run, request: Request) -> bool:
-    if request.name == "resume":
-        return run.status in PARKED
-    return request.name in LAWS and run.status in LAWS[request.name].from_status
+    law = LAWS.get(request.name)
+    if law is None or (request.name == "resume" and run.status in PARKED):
+        return law is not None
+    return run.status in law.from_status or run.hops[run.seq].state in (law.from_delivery or ())
 
 
 def _right(model: Model, run_id: uuid.UUID, name: str, wish: Wish) -> Request:
