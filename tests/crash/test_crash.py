@@ -43,7 +43,7 @@ def test_the_statements_of_every_pool_are_counted(unharmed: Verdict) -> None:
         assert name in pools
 
 
-@pytest.mark.contract("BYD-3", "BYD-4", "REC-1", "REC-23", "REC-26")
+@pytest.mark.contract("BYD-3", "BYD-4", "REC-1", "REC-23", "REC-26", "TOP-11")
 @pytest.mark.parametrize("place", range(POINTS))
 def test_a_vessel_killed_at_a_statement_loses_nothing_and_repeats_nothing(
     made: Template, unharmed: Verdict, place: int

@@ -14,11 +14,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.core.management import call_command
-from django.db import connections
 
 from lychd.glue import GUARD_LOST
-from lychd.postgres import launcher, urls
+from lychd.postgres import launcher
 from lychd.postgres.guard import LOCK_KEY, Guard, GuardEvents, PoolerInBetween, VesselRunning
 from runs import ids
 from runs.broker.publish import Publisher
@@ -29,6 +27,7 @@ from runs.ledger.claim import CLAIM, Claim
 from runs.ledger.outcomes import Lost, Reason, Won
 from runs.ledger.rotate import ROTATE, Rotation
 from tests.support.between import between
+from tests.support.clusters import migrate
 from tests.support.desk import a_desk, an_admission
 from tests.support.vessels import Life, Watcher, living, watching
 from tests.support.waiting import eventually
@@ -409,16 +408,3 @@ async def test_a_restart_of_postgresql_is_outlived(
         if second is not None:
             second.stop()
         cluster.stop()
-
-
-def migrate(url: str) -> None:
-    alias = f"restart_{uuid.uuid4().hex[:8]}"
-    entry = urls.django_database(url, pool=2)
-    entry["OPTIONS"].pop("pool")
-    connections.settings[alias] = {**connections.settings["default"], **entry}
-    try:
-        call_command("migrate", database=alias, interactive=False, verbosity=0)
-    finally:
-        connections[alias].close()
-        del connections[alias]
-        del connections.settings[alias]
