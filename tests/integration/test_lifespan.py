@@ -21,6 +21,7 @@ from lychd.lifespan import Lifespan
 from runs.broker.lanes import Lanes
 from runs.broker.queue import LaneQueue
 from runs.errors import NotAdmitting, PatternError
+from runs.events.event import Kind
 from runs.ledger import boots
 from runs.ledger.ledger import Ledger
 from runs.patterns import PatternRegistry
@@ -406,6 +407,23 @@ async def test_a_stop_in_good_order_says_nothing_bad_and_leaves_nothing(
     assert [line for line in logs if line["log_level"] not in {"debug", "info"}] == []
     assert caplog.records == []
     assert await watcher.one("select end_reason from runs_boot where ended_at is not null") == "stopped"
+
+
+@pytest.mark.contract("SHUT-8")
+async def test_evidence_that_is_on_its_way_is_written_before_the_end(
+    vessel_url: str, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lived(vessel_url, monkeypatch, drain_seconds=0.0) as life:
+        life.vessel.claim_gate.close("maintenance", "so that the Run stays where it is")
+        run = await life.submit("quick")
+        for number in range(500):
+            assert life.vessel.bus.emit(run, Kind.LOG, data={"message": str(number)})
+        assert life.vessel.evidence.stats().waiting > 0
+        await life.stop()
+    told = await watcher.rows(
+        "select data->>'message' from runs_step where run_id = %s and kind = 'log' order by seq", run
+    )
+    assert [message for (message,) in told] == [str(number) for number in range(500)]
 
 
 @pytest.mark.contract("SHUT-1", "SHUT-2")
