@@ -21,7 +21,7 @@ NEWEST = 10
 MOST_LIVE = 1000
 
 # A range of one key and its place in the order: with plain equality the planner may walk all Runs of the tenant, newest
-# first, to find those of a Pattern that has few or none (424 ms for a million Runs, now 3).
+# first, to find those of a Pattern that has few or none (400 ms more with a million Runs).
 _FIGURES = """
 select k.key, r.status, count(*)::int,
        extract(epoch from percentile_cont(0.5) within group (order by r.finished_at - r.created_at))::float8,

@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pydantic import BaseModel, ConfigDict, Field
 
-from lychd.dashboard import drawing, fields, patterns
+from lychd.dashboard import drawing, fields, outcomes, patterns
 from lychd.dashboard.fields import Kind
 from runs.errors import Invalid
 from runs.models import Run
@@ -266,6 +266,18 @@ def test_figures_cost_the_same_however_many_runs_there_are() -> None:
         asked = [one["sql"] for one in seen.captured_queries if "runs_run" in one["sql"]]
         assert 0 < len(asked) <= 6
         assert all("limit" in sql.lower() for sql in asked), asked
+
+
+@pages
+def test_a_pattern_without_runs_is_found_to_have_none_without_a_walk_over_all_the_others() -> None:
+    many_runs(8_000)
+    with connection.cursor() as cursor:
+        cursor.execute("analyze runs_run")
+        params = {"tenant": "default", "keys": ["inventory", "reclaim"], "recent": outcomes.RECENT}
+        cursor.execute(f"explain {outcomes._FIGURES}", params)
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "runs_run_by_pattern" in plan, plan
+    assert "runs_run_newest" not in plan, plan
 
 
 @pages
