@@ -169,7 +169,7 @@ def _asker(consent: Consent) -> str:
 
 def _rules(consent: Consent) -> list[str]:
     """Who may decide, in sentences."""
-    rules = [f"Staff who have the permission {DECIDE}."]
+    rules = [f"People who have the permission {DECIDE}."]
     if consent.permission:
         rules.append(f"They also need the permission {consent.permission}.")
     if consent.group:
