@@ -69,6 +69,10 @@ def test_an_operator_is_told_at_home_grants_from_the_inbox_and_sees_the_run_end(
         page.wait_for_selector("[data-part=needs] >> text=Move 3 duplicate photos")
         assert page.title().startswith("(1) Home")
         page.click("nav.places >> text=Consents")
+        page.wait_for_url("**/consents/")
+        page.wait_for_selector("#inbox")
+        # The keys are the module's, which then follows the feed.
+        page.wait_for_selector(".live[data-state=live]")
         page.keyboard.press("j")
         page.keyboard.press("Enter")
         page.wait_for_selector("#comment")
