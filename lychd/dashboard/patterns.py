@@ -47,7 +47,7 @@ class Asked:
     by_json: bool = False
     errors: dict[str, str] = field(default_factory=dict[str, str])
     general: list[str] = field(default_factory=list[str])
-    status: int = 200
+    code: int = 200
 
     @property
     def wrong(self) -> bool:
@@ -106,13 +106,13 @@ def _submit(request: HttpRequest, chosen: AnyPattern, asked: Asked) -> HttpRespo
     value = _read(request.POST, asked)
     wanted = _beside(request.POST, chosen.key, value, asked)
     if asked.wrong or wanted is None:
-        asked.status = 422
+        asked.code = 422
         return None
     tenant = tenancy.chosen(request)
     vessel = vessel_of(request)
     if tenant is None:
         asked.general.append("You belong to no tenant that could submit this.")
-        asked.status = 403
+        asked.code = 403
         return None
     caller = _caller(request, tenant)
     try:
@@ -125,16 +125,16 @@ def _submit(request: HttpRequest, chosen: AnyPattern, asked: Asked) -> HttpRespo
             f"This form was sent before, with another input, and became the Run {first}. "
             "Send it once more to submit a new one."
         )
-        asked.key, asked.status = secrets.token_hex(16), 409
+        asked.key, asked.code = secrets.token_hex(16), 409
         return None
     except Invalid as error:
         asked.general += fields.tell(asked.form, error.errors) if error.errors else [error.detail]
-        asked.status = error.status
+        asked.code = error.status
         return None
     except LychdError as error:
         log.info("dashboard.not_submitted", pattern=chosen.key, code=error.code)
         asked.general.append(error.detail)
-        asked.status = error.status
+        asked.code = error.status
         return None
     if done.replayed:
         messages.info(request, "This form had been sent before: here is its Run, and no second one was made.")
@@ -215,7 +215,7 @@ def _shown(request: HttpRequest, chosen: AnyPattern, asked: Asked) -> HttpRespon
         older=[one for one in (registry.all() if registry else ()) if one.key == chosen.key and one is not chosen],
         recent=outcomes.RECENT,
     )
-    return render(request, "lychd/dashboard/pattern.html", context, status=asked.status)
+    return render(request, "lychd/dashboard/pattern.html", context, status=asked.code)
 
 
 def _admits(request: HttpRequest) -> bool:

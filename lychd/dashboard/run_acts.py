@@ -8,7 +8,6 @@ from typing import Any
 import structlog
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import render
@@ -63,13 +62,7 @@ def cancel(request: HttpRequest, run_id: uuid.UUID) -> HttpResponse:
 def _write_down(user: Any, run: Run) -> None:
     """The entry in the admin's log; one that cannot be written does not undo the election (ruling 5)."""
     try:
-        LogEntry.objects.create(
-            user_id=user.pk,
-            content_type_id=ContentType.objects.get_for_model(Run).pk,
-            object_id=str(run.pk),
-            object_repr=str(run)[:200],
-            action_flag=CHANGE,
-            change_message=f"Cancelled while {run.status}, from the dashboard.",
-        )
+        message = f"Cancelled while {run.status}, from the dashboard."
+        LogEntry.objects.log_actions(user.pk, [run], CHANGE, message)
     except DatabaseError as error:
         log.warning("run.not_in_admin_log", run=str(run.pk), error=first_line(error))

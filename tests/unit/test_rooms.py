@@ -67,7 +67,10 @@ TASKS = {
 }
 
 LONG = {
+    "lychd/dashboard/drawing.py": "one layout, from layers to lines",
+    "lychd/dashboard/fields.py": "one rule, how a schema becomes fields and fields become a value",
     "lychd/lifespan.py": "the order of start and stop reads as one page",
+    "runs/driver/drive.py": "the node loop with every way out of a node",
     "runs/engine.py": "the order of ledger, events and broker for every public act",
     "runs/events/bus.py": "one data structure under one discipline of locking",
     "runs/events/evidence.py": "one writer: its batches, latches and retries lean on each other",
