@@ -14,7 +14,7 @@ from runs.ledger.ledger import ScriptFactory
 from runs.ledger.outcomes import Lost, Outcome, Reason, Won
 from runs.ledger.quarantine import Quarantine, quarantine
 from runs.ledger.script import Script, Statement
-from runs.states import EDGES, ON_WORKER, TERMINAL, DeliveryState, RunStatus
+from runs.states import EDGES, ON_WORKER, DeliveryState, RunStatus
 from tests.ledger.test_matrix import ASKED, LAWFUL, MINE, Situation
 from tests.ledger.test_waits import ROADS, Road
 from tests.support.ledger import Delivery, LedgerDesk, Placed
@@ -144,4 +144,3 @@ def test_an_end_that_its_step_tells_truly_is_not_quarantined(desk: LedgerDesk, r
     (outcome,) = road(desk, [ScriptFactory(quarantine, Quarantine(proved, "bad"))])
     assert isinstance(outcome, Lost)
     assert outcome.reason is Reason.TERMINAL
-    assert S.DONE in TERMINAL
