@@ -27,7 +27,7 @@ from tests.support.ledger_model import MODELLED, Model, Request, Wish, agree, or
 
 DEEP = os.environ.get("LYCHD_MODEL") == "deep"
 PROFILE = settings(
-    max_examples=1500 if DEEP else 150,
+    max_examples=500 if DEEP else 150,
     stateful_step_count=100 if DEEP else 60,
     derandomize=not DEEP,
     deadline=None,
