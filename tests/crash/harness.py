@@ -24,6 +24,7 @@ from tests.crash.app.fuse import BEFORE, SENT
 from tests.crash.invariants import Wreck, broken_promises, judge
 from tests.crash.scenario import Caller, Died
 from tests.support.processes import Running
+from tests.support.scratch import drop
 from tests.support.waiting import eventually_sync
 
 START_SECONDS = 90.0
@@ -90,7 +91,7 @@ class Template:
             vessel.kill()
 
     def drop(self) -> None:
-        self._maintain(f"drop database if exists {self.name} with (force)")
+        drop(self._server, self.name)
 
     @contextmanager
     def copy(self) -> Generator[tuple[str, Path]]:
@@ -103,7 +104,7 @@ class Template:
             shutil.copytree(self.data, folder / "data")
             yield self._url(name), folder
         finally:
-            self._maintain(f"drop database {name} with (force)")
+            drop(self._server, name)
             shutil.rmtree(folder)
 
     def _url(self, name: str) -> str:

@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from lychd.postgres import urls
 from runs.migrations import _live_runs
 from runs.migrations._live_runs import LiveRuns
+from tests.support.scratch import drop
 from tests.support.waiting import eventually_sync
 
 ALIAS = "scratch"
@@ -94,7 +95,7 @@ def scratch(django_db_blocker: Any) -> Iterator[Scratch]:
             connections[ALIAS].close()
             del connections[ALIAS]
             del connections.settings[ALIAS]
-            server.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+            drop(os.environ["DATABASE_URL"], name)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from runs.broker.publish import Publisher
+from tests.support.scratch import drop
 
 
 @pytest.fixture
@@ -19,10 +20,10 @@ def broker_dsn() -> Iterator[str]:
     server, name = os.environ["DATABASE_URL"], f"lychd_broker_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as conn:
         conn.execute(f"CREATE DATABASE {name}")
-        try:
-            yield make_conninfo(server, dbname=name)
-        finally:
-            conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    try:
+        yield make_conninfo(server, dbname=name)
+    finally:
+        drop(server, name)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
+from tests.support.scratch import drop
 from tests.support.vessels import Watcher, url_of, watching
 
 
@@ -35,7 +36,7 @@ def migrated_template(django_db_blocker: Any) -> Iterator[str]:
     finally:
         del connections[name]
         del connections.settings[name]
-        _maintain(f"drop database {name} with (force)")
+        drop(os.environ["DATABASE_URL"], name)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def vessel_url(migrated_template: str) -> Iterator[str]:
     try:
         yield url_of(name)
     finally:
-        _maintain(f"drop database {name} with (force)")
+        drop(os.environ["DATABASE_URL"], name)
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def empty_url() -> Iterator[str]:
     try:
         yield url_of(name)
     finally:
-        _maintain(f"drop database {name} with (force)")
+        drop(os.environ["DATABASE_URL"], name)
 
 
 @pytest.fixture
